@@ -1,0 +1,6 @@
+"""The configuration of SkillReason: YAML files, their typed schema and the loader."""
+
+from configs.load import ConfigError, load_config, to_yaml
+from configs.schema import GrpoConfig, Stage1Config
+
+__all__ = ["ConfigError", "GrpoConfig", "Stage1Config", "load_config", "to_yaml"]

@@ -1,0 +1,224 @@
+"""Loading a configuration: YAML and ``key=value`` overrides over the typed schema, refused at once when wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from configs.schema import GrpoConfig, OptimizerConfig, RunConfig, Stage1Config, TrackingConfig, TrainerConfig
+
+C = TypeVar("C", Stage1Config, GrpoConfig)
+
+BUILTIN_TERMS = ("margin", "gain", "length")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; the message names the key, its value and what would be accepted."""
+
+
+def config_path(name: str | Path) -> Path:
+    """A YAML file by path, or one of ours by name: ``stage1_tiny`` is ``configs/stage1_tiny.yaml``.
+
+    Raises:
+        ConfigError: neither exists; the message lists the names there are.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    own = Path(__file__).parent / f"{path.name.removesuffix('.yaml')}.yaml"
+    if own.is_file():
+        return own
+    known = ", ".join(sorted(p.stem for p in own.parent.glob("*.yaml")))
+    raise ConfigError(f"no configuration file {name}; expected a YAML file or one of: {known}")
+
+
+def load_config(schema: type[C], path: str | Path | None, overrides: Sequence[str] = ()) -> C:
+    """Merge schema defaults, the YAML file and the overrides, in this order, and check the result.
+
+    Args:
+        schema: ``Stage1Config`` or ``GrpoConfig``.
+        path: YAML file, name of one in ``configs/``, or None for the defaults alone.
+        overrides: ``key=value`` pairs such as ``data.train_batch_size=32``.
+
+    Raises:
+        ConfigError: unknown key, wrong type, missing value or impossible combination.
+    """
+    merged: DictConfig = OmegaConf.structured(schema)
+    if path is not None:
+        file = config_path(path)
+        try:
+            loaded = OmegaConf.load(file)
+        except (YAMLError, OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: not readable as YAML: {error}") from error
+        merged = _merge(merged, loaded, str(file), schema)
+    for override in overrides:
+        if "=" not in override:
+            raise ConfigError(f"override {override!r}; expected key=value, such as data.train_batch_size=32")
+        try:
+            parsed = OmegaConf.from_dotlist([override])
+        except (YAMLError, OmegaConfBaseException) as error:
+            raise ConfigError(f"override {override!r}: {error}") from error
+        merged = _merge(merged, parsed, f"override {override!r}", schema)
+    missing = sorted(OmegaConf.missing_keys(merged))
+    if missing:
+        raise ConfigError(f"{', '.join(missing)}: required and not set; give it in the YAML or as {missing[0]}=VALUE")
+    config: C = OmegaConf.to_object(merged)  # type: ignore[assignment]
+    validate(config)
+    return config
+
+
+def to_yaml(config: Any) -> str:
+    """The resolved configuration as YAML, what ``config.yaml`` of a run holds."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config), resolve=True)
+
+
+def _merge(base: DictConfig, extra: Any, source: str, schema: type[Any]) -> DictConfig:
+    try:
+        return OmegaConf.merge(base, extra)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        key = error.full_key or "?"
+        message = str(error).splitlines()[0]
+        hint = _closest(key, OmegaConf.structured(schema)) if "not in" in message else ""
+        raise ConfigError(f"{source}: {key}: {message}{hint}") from error
+
+
+def _closest(key: str, config: DictConfig) -> str:
+    names = _key_names(OmegaConf.to_container(config), "")
+    found = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def _key_names(node: Any, prefix: str) -> list[str]:
+    if not isinstance(node, dict):
+        return [prefix]
+    below = [
+        name for key, value in node.items() for name in _key_names(value, f"{prefix}.{key}" if prefix else str(key))
+    ]
+    return [prefix, *below] if prefix else below
+
+
+# -- what no schema can say ---------------------------------------------------------------------------------------------
+
+
+def validate(config: Stage1Config | GrpoConfig) -> None:
+    """Refuse values that cannot work, before anything starts.
+
+    Raises:
+        ConfigError: naming the key, its value and what would be accepted.
+    """
+    _validate_common(config.run, config.trainer, config.tracking)
+    _one_of("model.dtype", config.model.dtype, ("float32", "bfloat16"))
+    _between("data.heldout_fraction", config.data.heldout_fraction, 0.0, 0.9)
+    _at_least("data.train_batch_size", config.data.train_batch_size, 1)
+    _at_least("data.document_max_length", config.data.document_max_length, 8)
+    if isinstance(config, Stage1Config):
+        _validate_stage1(config)
+    else:
+        _validate_grpo(config)
+
+
+def _validate_common(run: RunConfig, trainer: TrainerConfig, tracking: TrackingConfig) -> None:
+    if not run.name or "/" in run.name or run.name in {".", ".."}:
+        raise ConfigError(f"run.name is {run.name!r}; expected a plain folder name")
+    _one_of("run.device", run.device, ("auto", "cpu", "cuda"))
+    _at_least("run.threads", run.threads, 0)
+    _at_least("trainer.total_epochs", trainer.total_epochs, 1)
+    for key in ("total_steps", "save_freq", "test_freq"):
+        _at_least(f"trainer.{key}", getattr(trainer, key), 0)
+    _at_least("trainer.max_ckpt_to_keep", trainer.max_ckpt_to_keep, 1)
+    _one_of("tracking.wandb", tracking.wandb, ("online", "offline", "disabled"))
+
+
+def _validate_optimizer(prefix: str, optim: OptimizerConfig) -> None:
+    _one_of(f"{prefix}.name", optim.name, ("adamw", "adafactor"))
+    _positive(f"{prefix}.lr", optim.lr)
+    if len(optim.betas) != 2 or not all(0 <= b < 1 for b in optim.betas):
+        raise ConfigError(f"{prefix}.betas is {optim.betas}; expected two numbers in [0, 1)")
+    _at_least(f"{prefix}.weight_decay", optim.weight_decay, 0)
+    _at_least(f"{prefix}.clip_grad", optim.clip_grad, 0)
+
+
+def _validate_stage1(config: Stage1Config) -> None:
+    _validate_optimizer("optim", config.optim)
+    _positive("loss.tau", config.loss.tau)
+    _positive("loss.kl_temperature", config.loss.kl_temperature)
+    for key in (
+        "lambda_raw",
+        "lambda_cot",
+        "lambda_kl",
+        "lambda_lm",
+        "kl_start_update",
+        "micro_batch_tokens",
+    ):
+        _at_least(f"loss.{key}", getattr(config.loss, key), 0)
+    if config.loss.lambda_raw + config.loss.lambda_cot + config.loss.lambda_kl + config.loss.lambda_lm == 0:
+        raise ConfigError("loss.lambda_raw, lambda_cot, lambda_kl and lambda_lm are all 0; nothing would be trained")
+    _one_of("loss.lm_reduction", config.loss.lm_reduction, ("token_mean", "sum"))
+    _at_least("data.max_length", config.data.max_length, 8)
+    _between("data.negatives_per_record", config.data.negatives_per_record, 0, 10)
+    _at_least("data.rationale_max_length", config.data.rationale_max_length, 1)
+    if config.data.rationale_max_length >= config.data.lm_max_length:
+        raise ConfigError(
+            f"data.rationale_max_length is {config.data.rationale_max_length}; expected less than data.lm_max_length, "
+            f"{config.data.lm_max_length}"
+        )
+
+
+def _validate_grpo(config: GrpoConfig) -> None:
+    _validate_optimizer("actor.optim", config.actor.optim)
+    if config.rollout.n < 2:
+        raise ConfigError(
+            f"rollout.n is {config.rollout.n}; expected at least 2: a group of one has no relative advantage"
+        )
+    _one_of("rollout.name", config.rollout.name, ("auto", "hf", "vllm"))
+    _positive("rollout.temperature", config.rollout.temperature)
+    if not 0 < config.rollout.top_p <= 1:
+        raise ConfigError(f"rollout.top_p is {config.rollout.top_p}; expected a number in (0, 1]")
+    _at_least("rollout.workers", config.rollout.workers, 1)
+    _at_least("data.max_prompt_length", config.data.max_prompt_length, 8)
+    _at_least("data.max_response_length", config.data.max_response_length, 1)
+    _positive("actor.clip_ratio", config.actor.clip_ratio)
+    if config.actor.clip_ratio_c <= 1:
+        raise ConfigError(f"actor.clip_ratio_c is {config.actor.clip_ratio_c}; expected more than 1")
+    _at_least("actor.kl_loss_coef", config.actor.kl_loss_coef, 0)
+    _at_least("actor.ppo_epochs", config.actor.ppo_epochs, 1)
+    _one_of("actor.kl_loss_type", config.actor.kl_loss_type, ("low_var_kl", "k3", "kl", "k1", "mse", "k2", "abs"))
+    _one_of("reward.mask_positive", config.reward.mask_positive, ("skill_id", "occurrence"))
+    if config.reward.mask_exclusions and not config.data.exclusions_file:
+        raise ConfigError("reward.mask_exclusions is true; data.exclusions_file must name the exclusion graph")
+    if not config.reward.terms:
+        raise ConfigError("reward.terms is empty; expected at least one term, such as margin")
+    for name, term in config.reward.terms.items():
+        if not term.function and name not in BUILTIN_TERMS:
+            raise ConfigError(
+                f"reward.terms.{name}: no built-in term of this name (there are {', '.join(BUILTIN_TERMS)}); "
+                f"give reward.terms.{name}.function=package.module:function"
+            )
+        if term.function and ":" not in term.function:
+            raise ConfigError(f"reward.terms.{name}.function is {term.function!r}; expected package.module:function")
+
+
+def _one_of(key: str, value: str, accepted: Sequence[str]) -> None:
+    if value not in accepted:
+        raise ConfigError(f"{key} is {value!r}; expected one of {', '.join(accepted)}")
+
+
+def _at_least(key: str, value: float, bound: float) -> None:
+    if not value >= bound:
+        raise ConfigError(f"{key} is {value}; expected at least {bound}")
+
+
+def _between(key: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{key} is {value}; expected {low} to {high}")
+
+
+def _positive(key: str, value: float) -> None:
+    if not value > 0:
+        raise ConfigError(f"{key} is {value}; expected more than 0")

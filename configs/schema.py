@@ -1,0 +1,184 @@
+"""The typed configuration: every key a user can set, its default and what it means.
+
+Keys that verl also has carry verl's names. Defaults are the paper's 0.6B values (Tables 15 and 16); where the paper is silent the
+comment says ``ours``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class RunConfig:
+    name: str = MISSING  # folder below root; naming an existing run resumes it
+    root: str = "runs"
+    seed: int = 42
+    threads: int = 0  # CPU threads of this process; 0 leaves torch's choice
+    device: str = "auto"  # auto, cpu or cuda
+    checkpoints: str = ""  # where checkpoints go; empty: <run folder>/checkpoints
+
+
+@dataclass
+class ModelConfig:
+    path: str = MISSING  # folder or hub id of a causal LM
+    dtype: str = "bfloat16"  # compute precision; master weights are always float32
+
+
+@dataclass
+class OptimizerConfig:
+    name: str = "adamw"  # adamw or adafactor
+    lr: float = 2e-5
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])  # ours
+    weight_decay: float = 0.01  # ours
+    clip_grad: float = 1.0  # ours; 0 switches clipping off
+
+
+@dataclass
+class TrainerConfig:
+    total_epochs: int = 1
+    total_steps: int = 0  # stop after this many updates; 0: no limit
+    save_freq: int = 50  # updates between checkpoints; 0: only the final one
+    max_ckpt_to_keep: int = 2
+    test_freq: int = 25  # updates between recall measurements on held-out requests; 0: never
+    export: bool = True  # write export/ (retriever) and export/causal_lm at the end
+
+
+@dataclass
+class TrackingConfig:
+    wandb: str = "offline"  # online, offline or disabled
+    project: str = "skillreason"
+
+
+@dataclass
+class ValidationConfig:
+    corpus_file: str = ""  # candidates for in-training recall; empty: every document of the training records
+    max_queries: int = 256
+    max_documents: int = 2000  # a deterministic sample that keeps every target; ours
+
+
+@dataclass
+class Stage1DataConfig:
+    train_file: str = MISSING  # Stage-I records (.jsonl, .jsonl.gz, .parquet)
+    exclusions_file: str = ""  # exclusion graph (JSON adjacency); neighbours of a positive leave its denominator
+    train_batch_size: int = 256
+    max_length: int = 2048
+    document_max_length: int = 2048
+    lm_max_length: int = 512
+    rationale_max_length: int = 96
+    negatives_per_record: int = 10  # the first k of each record's ten
+    heldout_fraction: float = 0.0  # share of skills, by hash, whose records are kept for validation
+    separated_sampler: bool = True
+
+
+@dataclass
+class Stage1LossConfig:
+    tau: float = 0.05
+    lambda_raw: float = 1.0
+    lambda_cot: float = 1.0
+    lambda_kl: float = 5.0
+    kl_temperature: float = 1.0
+    kl_start_update: int = 30  # updates before the KL term is switched on
+    lambda_lm: float = 0.2
+    lm_reduction: str = "token_mean"  # or sum
+    micro_batch_tokens: int = 16384  # padded tokens of one forward pass; 0: the whole batch at once
+    gradient_cache: bool = True
+
+
+@dataclass
+class Stage1Config:
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: Stage1DataConfig = field(default_factory=Stage1DataConfig)
+    loss: Stage1LossConfig = field(default_factory=Stage1LossConfig)
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+
+@dataclass
+class GrpoDataConfig:
+    train_file: str = MISSING  # Stage-II records
+    exclusions_file: str = ""
+    train_batch_size: int = 112  # query groups a step
+    max_prompt_length: int = 1024
+    max_response_length: int = 192
+    max_query_length: int = 2048  # of the reward's query views
+    document_max_length: int = 2048
+    heldout_fraction: float = 0.0
+
+
+@dataclass
+class RolloutConfig:
+    name: str = "auto"  # vllm, hf (transformers) or auto: vllm where there is a GPU
+    n: int = 8  # G
+    temperature: float = 0.8
+    top_p: float = 0.95
+    workers: int = 1
+    max_batch_tokens: int = 65536  # padded prompt tokens x n decoded together (hf engine)
+    gpu_memory_utilization: float = 0.4
+    enforce_eager: bool = False
+
+
+@dataclass
+class ActorConfig:
+    optim: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=2e-6))
+    clip_ratio: float = 0.2
+    clip_ratio_c: float = 3.0
+    kl_loss_coef: float = 0.001
+    kl_loss_type: str = "low_var_kl"
+    ppo_epochs: int = 1  # updates per batch
+    ppo_max_token_len: int = 16384  # padded tokens of one forward pass
+    loss_agg_mode: str = "token-mean"
+    sft_coef: float = 0.0  # E.3's auxiliary SFT loss on the teacher rationale
+
+
+@dataclass
+class TermConfig:
+    """One reward term: a built-in by its name, or ``function: package.module:function``."""
+
+    weight: float = 1.0
+    function: str = ""  # empty: the built-in with the term's name
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RewardConfig:
+    terms: dict[str, TermConfig] = field(default_factory=dict)
+    mask_positive: str = "skill_id"  # or occurrence: eq. 15 read literally
+    mask_exclusions: bool = False  # also keep exclusion-graph neighbours of the positive out of the hard negatives
+    retriever_path: str = ""  # frozen reward retriever; empty: model.path
+    micro_batch_tokens: int = 16384
+
+
+@dataclass
+class ResourcesConfig:
+    """Ray resources of one member of each role."""
+
+    threads: int = 1  # torch threads of every actor
+    policy_cpus: float = 1.0
+    policy_gpus: float = 0.0
+    reference_cpus: float = 0.0
+    reference_gpus: float = 0.0
+    retriever_cpus: float = 0.0
+    retriever_gpus: float = 0.0
+    rollout_cpus: float = 0.0
+    rollout_gpus: float = 0.0
+
+
+@dataclass
+class GrpoConfig:
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)  # path: the Stage-I full causal LM
+    data: GrpoDataConfig = field(default_factory=GrpoDataConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)

@@ -1,0 +1,1 @@
+"""The shared backbone, its inputs, small backbones for laptops, and export."""

@@ -1,0 +1,221 @@
+"""The shared backbone: one causal LM that encodes requests and documents and writes rationales.
+
+The same parameters have two faces (eq. 1 and E.2 of the SkillReason paper): the L2-normalized hidden state of the
+appended pooling token is the embedding, and the LM head over the same hidden states is the rationale policy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from models.batching import pad_right, plan_micro_batches
+from models.tokenization import BackboneError, ModelTokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+LOGIT_CHUNK = 2048
+"""Rows of logits held at once; at a vocabulary of 151,669 a chunk is 1.2 GB in float32."""
+
+
+class Backbone(nn.Module):
+    """A Hugging Face causal LM with last-token pooling.
+
+    Master weights are float32; ``compute_dtype`` bfloat16 runs the transformer under autocast, and hidden states are cast to
+    float32 before normalization and before any softmax (see ``docs/numerics.md``).
+
+    Attributes:
+        model: the transformers causal LM.
+        tokenizer: its token interface, with the pooling and stop ids.
+        source: where it was loaded from.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: ModelTokenizer,
+        *,
+        compute_dtype: torch.dtype = torch.float32,
+        source: str = "",
+    ):
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.compute_dtype = compute_dtype
+        self.source = source
+
+    @classmethod
+    def load(cls, path: str | Path, *, dtype: str = "float32", device: str = "cpu") -> Backbone:
+        """Load a local folder or a hub id of any causal LM that transformers knows.
+
+        Raises:
+            BackboneError: no such folder, no safetensors weights, or an untied checkpoint without ``lm_head.weight``.
+        """
+        from transformers import AutoModelForCausalLM
+
+        if dtype not in DTYPES:
+            raise BackboneError(f"model.dtype is {dtype!r}; expected one of {sorted(DTYPES)}")
+        source = str(path)
+        tokenizer = ModelTokenizer.load(source)
+        try:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=torch.float32,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError) as error:
+            raise BackboneError(f"{source}: cannot be loaded as a causal LM: {error}") from error
+        missing = sorted(info["missing_keys"])
+        if missing:
+            raise BackboneError(
+                f"{source}: weights are missing for {', '.join(missing[:3])}; an untied head or a layer would be initialized at "
+                "random. Save the full causal LM, or set tie_word_embeddings in config.json if the head is tied"
+            )
+        model.config.use_cache = False
+        return cls(model.to(device), tokenizer, compute_dtype=DTYPES[dtype], source=source)
+
+    # -- the encoder face -----------------------------------------------------------------------------------------------
+
+    def hidden_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Final hidden states ``[B, T, d]`` in float32, for left- or right-padded input.
+
+        Under a causal mask, right padding is invisible to the tokens before it, so right-padded batches run without an
+        attention mask, which leaves attention kernels their fast causal path.
+        """
+        right_padded = bool((attention_mask[:, 1:] <= attention_mask[:, :-1]).all())
+        if right_padded:
+            mask, position_ids = None, None
+        else:
+            mask = attention_mask
+            position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        with self.autocast():
+            output = self.model.base_model(
+                input_ids=input_ids, attention_mask=mask, position_ids=position_ids, use_cache=False
+            )
+        return output.last_hidden_state.float()
+
+    def embed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Unit-length embeddings ``[B, d]`` in float32: the last real token's hidden state, L2-normalized (eq. 1)."""
+        hidden = self.hidden_states(input_ids, attention_mask)
+        positions = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+        last = (attention_mask * positions).argmax(dim=1)
+        return F.normalize(hidden[torch.arange(len(hidden), device=hidden.device), last], dim=-1)
+
+    def encode(self, sequences: Sequence[Sequence[int]], token_budget: int, progress: Any = None) -> torch.Tensor:
+        """Embed token sequences without gradients, in their order: ``[N, d]`` on the CPU."""
+        out = torch.empty(len(sequences), self.hidden_size)
+        with torch.inference_mode():
+            for rows in plan_micro_batches([len(s) for s in sequences], token_budget):
+                ids, mask = pad_right([sequences[r] for r in rows], self.tokenizer.pad_id, self.device)
+                out[rows] = self.embed(ids, mask).cpu()
+                if progress is not None:
+                    progress(len(rows))
+        return out
+
+    # -- the policy face ------------------------------------------------------------------------------------------------
+
+    def response_log_probs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], temperature: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """log π(c_t | q, c_<t) at the given temperature (eq. 6; the policy and reference terms of Stage II).
+
+        Args:
+            prompts: token ids of each row's prompt.
+            responses: token ids of each row's rationale, its end token included; an empty row has no entries.
+            temperature: logits are divided by it. Stage II passes the sampling temperature: log-probabilities of the distribution
+                that was sampled, not of its temperature-1 relative.
+
+        Returns:
+            ``log_probs[B, R]`` with gradients, ``entropy[B, R]`` (nats, detached) and ``mask[B, R]``, R the longest response;
+            padding is 0 in all three.
+        """
+        sequences = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
+        ids, mask = pad_right(sequences, self.tokenizer.pad_id, self.device)
+        hidden = self.hidden_states(ids, mask)
+        width = max((len(r) for r in responses), default=0)
+        response_mask = torch.zeros(len(prompts), max(width, 1), device=self.device)
+        rows, columns = [], []
+        for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+            response_mask[row, : len(response)] = 1
+            rows.extend([row] * len(response))
+            columns.extend(range(len(prompt) - 1, len(prompt) - 1 + len(response)))
+        row_index = torch.tensor(rows, dtype=torch.long, device=self.device)
+        column_index = torch.tensor(columns, dtype=torch.long, device=self.device)
+        targets = ids[row_index, column_index + 1]
+        selected, entropy = self._selected_log_probs(hidden[row_index, column_index], targets, temperature)
+        where = response_mask.bool()
+        log_probs = torch.zeros_like(response_mask).masked_scatter(where, selected)
+        return log_probs, torch.zeros_like(response_mask).masked_scatter(where, entropy), response_mask
+
+    def _selected_log_probs(
+        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities of ``targets[N]`` and entropies, from ``hidden[N, d]``; logits exist one chunk at a time."""
+        if not len(targets):
+            return hidden.sum(dim=-1), hidden.sum(dim=-1).detach()
+
+        def chunk_log_probs(states: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            with self.autocast():
+                logits = self.model.get_output_embeddings()(states)
+            log_probs = F.log_softmax(logits.float() / temperature, dim=-1)
+            with torch.no_grad():
+                entropy = -(log_probs.exp() * log_probs).sum(-1)
+            return log_probs.gather(-1, target[:, None]).squeeze(-1), entropy
+
+        if len(targets) <= LOGIT_CHUNK or not torch.is_grad_enabled():
+            parts = [
+                chunk_log_probs(h, t)
+                for h, t in zip(hidden.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True)
+            ]
+        else:
+            parts = [
+                checkpoint(chunk_log_probs, h, t, use_reentrant=False)
+                for h, t in zip(hidden.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True)
+            ]
+        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+    # -- the rest -------------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.model.config.get_text_config().hidden_size)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The precision of the transformer's own arithmetic; everything after it is float32."""
+        if self.compute_dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The trainable parameters by name, tied ones once: what checkpoints hold and weight pushes carry."""
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Overwrite the parameters in place.
+
+        Raises:
+            BackboneError: names or shapes differ from this model's; the message lists them.
+        """
+        own = dict(self.model.named_parameters())
+        if own.keys() != state.keys():
+            extra, absent = sorted(state.keys() - own.keys()), sorted(own.keys() - state.keys())
+            raise BackboneError(f"weights of another model: unknown {extra[:3]}, missing {absent[:3]}")
+        with torch.no_grad():
+            for name, parameter in own.items():
+                if parameter.shape != state[name].shape:
+                    raise BackboneError(
+                        f"weight {name}: shape {tuple(state[name].shape)}, expected {tuple(parameter.shape)}"
+                    )
+                parameter.copy_(state[name])

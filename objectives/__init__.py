@@ -1,0 +1,1 @@
+"""What a training process needs, whoever drives it: losses, gradient cache, optimizers, checkpoints."""

@@ -1,0 +1,52 @@
+"""The optimizers of Tables 15-17: AdamW and Adafactor over float32 master weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from configs.schema import OptimizerConfig
+
+
+def build_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Build the configured optimizer.
+
+    Adafactor is transformers' with an external learning rate (``scale_parameter=False, relative_step=False``); its second
+    moments stay factored only where it sees whole matrices, so sharded strategies refuse it by key name.
+
+    Raises:
+        ValueError: unknown ``optim.name``.
+    """
+    parameters = [p for p in parameters if p.requires_grad]
+    if config.name == "adamw":
+        return torch.optim.AdamW(
+            parameters,
+            lr=config.lr,
+            betas=(config.betas[0], config.betas[1]),
+            weight_decay=config.weight_decay,
+        )
+    if config.name == "adafactor":
+        from transformers.optimization import Adafactor
+
+        return Adafactor(
+            parameters,
+            lr=config.lr,
+            scale_parameter=False,
+            relative_step=False,
+            warmup_init=False,
+            weight_decay=config.weight_decay,
+        )
+    raise ValueError(f"optim.name is {config.name!r}; expected 'adamw' or 'adafactor'")
+
+
+def clip_gradients(parameters: Iterable[torch.nn.Parameter], limit: float) -> float:
+    """Clip the global gradient norm to ``limit`` (0: no clipping) and return the norm before clipping.
+
+    Raises:
+        FloatingPointError: the norm is not finite; no update is made from such gradients.
+    """
+    norm = float(torch.nn.utils.clip_grad_norm_(list(parameters), limit if limit > 0 else float("inf")))
+    if norm != norm or norm == float("inf"):
+        raise FloatingPointError(f"the gradient norm is {norm}; the weights were left as they are")
+    return norm

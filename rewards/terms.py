@@ -1,0 +1,115 @@
+"""Reward terms: named functions of a :class:`RewardBatch` with one float per rollout, and their weighted sum (eq. 12)."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from configs.schema import TermConfig
+from rewards.batch import RewardBatch
+
+TermFunction = Callable[..., "torch.Tensor | Sequence[float]"]
+
+
+class RewardError(ValueError):
+    """A reward that cannot be trained on; the message names the term, the rollout, its query and the value."""
+
+
+def margin(batch: RewardBatch, *, tau: float = 0.05) -> torch.Tensor:
+    """Eq. 9: tanh(m([q; c]) / τ_margin), in (-1, 1)."""
+    return torch.tanh(batch.margin / tau)
+
+
+def gain(batch: RewardBatch, *, tau: float = 0.05) -> torch.Tensor:
+    """Eq. 10: (m([q; c]) - m(q)) / τ_gain, clipped to [-1, 1]: what the rationale adds to the bare request."""
+    return ((batch.margin - batch.baseline_margin[batch.group]) / tau).clamp(-1.0, 1.0)
+
+
+def length(batch: RewardBatch, *, budget: float = 128, rate: float = 0.01, cap: float = 0.4) -> torch.Tensor:
+    """The negative of eqs. 11 and 13: -min(cap, rate · max(0, |c| - budget)), in [-cap, 0]."""
+    return -(rate * (batch.lengths.float() - budget).clamp(min=0.0)).clamp(max=cap)
+
+
+BUILTIN_TERMS: dict[str, TermFunction] = {"margin": margin, "gain": gain, "length": length}
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """A term ready to be called: its name (that of its curve), weight and parameters."""
+
+    name: str
+    function: TermFunction
+    weight: float = 1.0
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, batch: RewardBatch) -> torch.Tensor:
+        """Values ``[R]`` in float32.
+
+        Raises:
+            RewardError: the function raised, returned another number of values, or a value that is not finite.
+        """
+        try:
+            values = self.function(batch, **self.params)
+        except Exception as error:
+            raise RewardError(f"reward term {self.name!r} raised {type(error).__name__}: {error}") from error
+        tensor = torch.as_tensor(values, dtype=torch.float32).detach().cpu()
+        expected = len(batch.rationales)
+        if tensor.shape != (expected,):
+            raise RewardError(
+                f"reward term {self.name!r} returned shape {tuple(tensor.shape)}; expected one float per rollout, ({expected},)"
+            )
+        bad = torch.nonzero(~torch.isfinite(tensor)).flatten()
+        if len(bad):
+            row = int(bad[0])
+            query = batch.query_ids[int(batch.group[row])]
+            raise RewardError(
+                f"reward term {self.name!r} gave {tensor[row].item()} for rollout {row} of query {query!r} "
+                f"(rationale {batch.rationales[row][:80]!r}); {len(bad)} of {expected} values are not finite"
+            )
+        return tensor
+
+
+def load_terms(config: Mapping[str, TermConfig]) -> list[RewardTerm]:
+    """Resolve ``reward.terms``: built-ins by name, others by their import path.
+
+    Raises:
+        RewardError: no such module or function, or a parameter that the function does not take.
+    """
+    terms = []
+    for name, term in config.items():
+        function = _import_function(name, term.function) if term.function else BUILTIN_TERMS.get(name)
+        if function is None:
+            raise RewardError(f"reward.terms.{name}: no built-in of this name; there are {', '.join(BUILTIN_TERMS)}")
+        try:
+            inspect.signature(function).bind(None, **term.params)
+        except TypeError as error:
+            raise RewardError(f"reward.terms.{name}.params is {dict(term.params)}: {error}") from error
+        terms.append(RewardTerm(name, function, term.weight, dict(term.params)))
+    return terms
+
+
+def _import_function(name: str, path: str) -> TermFunction:
+    module_name, _, attribute = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RewardError(
+            f"reward.terms.{name}.function is {path!r}: {error}; expected package.module:function"
+        ) from error
+    if not callable(function):
+        raise RewardError(f"reward.terms.{name}.function is {path!r}: {type(function).__name__} is not callable")
+    return function
+
+
+def total_reward(batch: RewardBatch, terms: Sequence[RewardTerm]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Eq. 12: the weighted sum of the terms, ``[R]``, and each term's unweighted values by name."""
+    values = {term.name: term(batch) for term in terms}
+    total = torch.zeros(len(batch.rationales))
+    for term in terms:
+        total += term.weight * values[term.name]
+    return total, values
