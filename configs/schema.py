@@ -71,7 +71,6 @@ class Stage1DataConfig:
     rationale_max_length: int = 96
     negatives_per_record: int = 10  # the first k of each record's ten
     heldout_fraction: float = 0.0  # share of skills, by hash, whose records are kept for validation
-    separated_sampler: bool = True
 
 
 @dataclass

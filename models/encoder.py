@@ -36,9 +36,7 @@ class Encoder(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
-    def encode_queries(
-        self, requests: Sequence[str], batch_size: int = 32, progress: bool = False
-    ) -> np.ndarray: ...
+    def encode_queries(self, requests: Sequence[str], batch_size: int = 32, progress: bool = False) -> np.ndarray: ...
 
     def encode_documents(
         self, documents: Sequence[str], batch_size: int = 32, progress: bool = False
@@ -108,15 +106,11 @@ class SentenceTransformerEncoder:
             raise ValueError(f"{self.folder}: the model does not say how long its embeddings are")
         return int(dimension)
 
-    def encode_queries(
-        self, requests: Sequence[str], batch_size: int = 32, progress: bool = False
-    ) -> np.ndarray:
+    def encode_queries(self, requests: Sequence[str], batch_size: int = 32, progress: bool = False) -> np.ndarray:
         """Embeddings ``[n, d]`` of requests, float32, rows of unit length, in the order given."""
         return self._encode(self._model.encode_query, requests, batch_size, progress)
 
-    def encode_documents(
-        self, documents: Sequence[str], batch_size: int = 32, progress: bool = False
-    ) -> np.ndarray:
+    def encode_documents(self, documents: Sequence[str], batch_size: int = 32, progress: bool = False) -> np.ndarray:
         """Embeddings ``[n, d]`` of serialized documents, float32, rows of unit length, in the order given."""
         return self._encode(self._model.encode_document, documents, batch_size, progress)
 
@@ -124,9 +118,7 @@ class SentenceTransformerEncoder:
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
         # sentence-transformers batches by length, longest first, and restores the order.
-        embeddings = encode(
-            list(texts), batch_size=batch_size, show_progress_bar=progress, convert_to_numpy=True
-        )
+        embeddings = encode(list(texts), batch_size=batch_size, show_progress_bar=progress, convert_to_numpy=True)
         # Normalized here and not by the library: its norm would be taken in the precision of the weights.
         embeddings = np.asarray(embeddings, dtype=np.float32)
         norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
@@ -144,9 +136,7 @@ def load_encoder(
         ValueError: see :class:`SentenceTransformerEncoder`.
     """
     folder = resolve_encoder_folder(path_or_id)
-    return SentenceTransformerEncoder(
-        folder, name=str(path_or_id), max_length=max_length, dtype=dtype, device=device
-    )
+    return SentenceTransformerEncoder(folder, name=str(path_or_id), max_length=max_length, dtype=dtype, device=device)
 
 
 def resolve_encoder_folder(path_or_id: str | Path) -> Path:
@@ -162,18 +152,13 @@ def resolve_encoder_folder(path_or_id: str | Path) -> Path:
             if (candidate / "modules.json").is_file():
                 return candidate
         raise FileNotFoundError(
-            f"{text}: no modules.json in it or in its export/; "
-            "expected a SentenceTransformer folder or a run's folder"
+            f"{text}: no modules.json in it or in its export/; expected a SentenceTransformer folder or a run's folder"
         )
     if folder.exists():
-        raise FileNotFoundError(
-            f"{text} is a file; expected a SentenceTransformer folder or a hub id owner/name"
-        )
+        raise FileNotFoundError(f"{text} is a file; expected a SentenceTransformer folder or a hub id owner/name")
     owner, _, rest = text.partition("/")
     if not owner or not rest or "/" in rest or owner[0] in ".~" or Path(owner).is_dir():
-        raise FileNotFoundError(
-            f"no folder {text}; expected a SentenceTransformer folder or a hub id owner/name"
-        )
+        raise FileNotFoundError(f"no folder {text}; expected a SentenceTransformer folder or a hub id owner/name")
     return _download(text)
 
 
@@ -189,9 +174,7 @@ def _download(hub_id: str) -> Path:
             f"{hub_id} is neither a folder here nor a model that the Hugging Face hub gave: {error}"
         ) from error
     if not (folder / "modules.json").is_file():
-        raise FileNotFoundError(
-            f"{hub_id}: the hub's model has no modules.json; expected a SentenceTransformer model"
-        )
+        raise FileNotFoundError(f"{hub_id}: the hub's model has no modules.json; expected a SentenceTransformer model")
     return folder
 
 

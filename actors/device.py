@@ -1,0 +1,18 @@
+"""Where a role's process computes: device, threads and seeds."""
+
+from __future__ import annotations
+
+import torch
+
+
+def place(device: str, threads: int, seed: int = 0) -> str:
+    """Set this process's torch threads and seed, and resolve ``auto`` to ``cuda`` where there is one.
+
+    Ray gives an actor with less than one CPU a single OpenMP thread, so threads are set here, explicitly.
+    """
+    if threads > 0:
+        torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device

@@ -1,0 +1,51 @@
+"""Exports: a folder that ``SentenceTransformer(path)`` loads, and a full causal LM for transformers and vLLM."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from models.backbone import Backbone
+from models.folders import atomic_folder
+from models.views import QUERY_PREFIX
+
+
+def export_retriever(backbone: Backbone, out: str | Path, max_length: int = 4096) -> Path:
+    """Write the encoder with its prompts: last-token pooling over the appended pooling token, then L2 normalization.
+
+    ``encode_query`` prepends the instruction, ``encode_document`` nothing. Weights are float32.
+
+    Args:
+        max_length: tokens kept of an input, the pooling token included; 4,096 in the paper's evaluations.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    limit = min(max_length, getattr(backbone.model.config, "max_position_embeddings", max_length))
+    with tempfile.TemporaryDirectory() as scratch:
+        backbone.model.base_model.save_pretrained(scratch)
+        backbone.tokenizer.hf.save_pretrained(scratch)
+        transformer = Transformer(scratch, max_seq_length=limit)
+        pooling = Pooling(transformer.get_embedding_dimension(), pooling_mode="lasttoken")
+        model = SentenceTransformer(
+            modules=[transformer, pooling, Normalize()],
+            prompts={"query": QUERY_PREFIX, "document": ""},
+            similarity_fn_name="cosine",
+            device="cpu",
+        )
+        with atomic_folder(out) as folder:
+            model.save(str(folder), create_model_card=False)
+    return Path(out)
+
+
+def export_causal_lm(backbone: Backbone, out: str | Path) -> Path:
+    """Write the whole causal LM, tokenizer and generation settings: what Stage II, transformers and vLLM load."""
+    tokenizer = backbone.tokenizer
+    backbone.model.config.pooling_token_id = tokenizer.pooling_token_id
+    backbone.model.config.rationale_prompt = tokenizer.prompt_style
+    backbone.model.generation_config.eos_token_id = list(tokenizer.stop_token_ids)
+    backbone.model.generation_config.pad_token_id = tokenizer.pad_id
+    with atomic_folder(out) as folder:
+        backbone.model.save_pretrained(folder)
+        tokenizer.hf.save_pretrained(folder)
+    return Path(out)

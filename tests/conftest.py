@@ -1,0 +1,60 @@
+"""What every test shares: no network, a fixed thread count, the real data set and a local Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Set before any test module imports the libraries that read them at import; Ray workers inherit them.
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    HF_DATASETS_OFFLINE="1",
+    TOKENIZERS_PARALLELISM="false",
+    WANDB_MODE="offline",
+    WANDB_SILENT="true",
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+    VLLM_NO_USAGE_STATS="1",
+    DO_NOT_TRACK="1",
+    MPLBACKEND="Agg",
+)
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+RAY_CPUS = 4
+"""Logical CPUs of the test cluster: enough for one actor of each role, whatever the machine has."""
+
+DATA_FILES = ("skills.jsonl.gz", "train.jsonl", "dev_bench.jsonl", "dev_bench_hard.jsonl")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real skills and requests: ``SKILLREASON_DATA``, or ``shared/data`` beside the checkout."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("SKILLREASON_DATA") or beside)
+    missing = [name for name in DATA_FILES if not (folder / name).is_file()]
+    if missing:
+        pytest.skip(f"the real data set is not in {folder} (missing {', '.join(missing)}); set SKILLREASON_DATA to it")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A Ray cluster of this machine alone, started once for the session and shut down at its end."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=RAY_CPUS,
+        num_gpus=0,
+        include_dashboard=False,
+        object_store_memory=512 * 2**20,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+    )
+    yield
+    ray.shutdown()

@@ -1,0 +1,1 @@
+"""The training loops: Stage I and retrieval-guided GRPO, and what they share (run folders, tracking, validation)."""
