@@ -119,8 +119,11 @@ class RolloutConfig:
     top_p: float = 0.95
     workers: int = 1
     max_batch_tokens: int = 65536  # padded prompt tokens x n decoded together (hf engine)
-    gpu_memory_utilization: float = 0.4
-    enforce_eager: bool = False
+    # vllm engine; ours
+    max_model_len: int = 0  # tokens of a prompt with its response; 0: max_prompt_length + max_response_length of data
+    gpu_memory_utilization: float = 0.4  # share of the GPU for its weights and its keys and values
+    kv_cache_gb: float = 1.0  # memory for keys and values where there is no GPU
+    enforce_eager: bool = False  # no CUDA graphs; always so without a GPU
 
 
 @dataclass
@@ -181,3 +184,7 @@ class GrpoConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        if self.rollout.max_model_len == 0:
+            self.rollout.max_model_len = self.data.max_prompt_length + self.data.max_response_length

@@ -72,21 +72,24 @@ def plot_curves(
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
-    """Local linear fit of ``values[n]`` in a triangular window of a fifteenth of the curve on either side.
+    """Local linear fit of ``values[n]`` to the nearest two fifteenths of the curve, near points weighing more.
 
-    Not a trailing average, which lags and shows a rising curve too low; a straight line stays one, up to its
-    ends. Gaps (NaN) are skipped and stay gaps.
+    Not a trailing average, which lags and shows a rising curve too low; a straight line stays one, up to its ends. Gaps
+    (NaN) are skipped and stay gaps.
     """
-    reach = max(2, len(values) // 15)
     finite = np.flatnonzero(np.isfinite(values))
+    width = min(max(5, 2 * (len(values) // 15) + 1), len(finite))
     out = np.full(len(values), np.nan)
-    for i in finite:
-        near = finite[np.abs(finite - i) <= reach]
-        offset, weights = near - i, 1 - np.abs(near - i) / (reach + 1)
-        if len(near) < 3:
-            out[i] = np.average(values[near], weights=weights)
+    for place, i in enumerate(finite):
+        # Shifted at the ends, not cut: readers look at the last values, and a short window shows noise.
+        first = min(max(0, place - width // 2), len(finite) - width)
+        near = finite[first : first + width]
+        distance = np.abs(near - i)
+        if width < 3:
+            out[i] = values[i]
         else:
-            out[i] = np.polynomial.polynomial.polyfit(offset, values[near], 1, w=np.sqrt(weights))[0]
+            weights = 1 - distance / (distance.max() + 1)
+            out[i] = np.polynomial.polynomial.polyfit(near - i, values[near], 1, w=np.sqrt(weights))[0]
     return out
 
 

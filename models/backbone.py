@@ -57,6 +57,7 @@ class Backbone(nn.Module):
         Raises:
             BackboneError: no such folder, no safetensors weights, or an untied checkpoint without ``lm_head.weight``.
         """
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM
 
         if dtype not in DTYPES:
@@ -71,7 +72,7 @@ class Backbone(nn.Module):
                 use_safetensors=True,
                 output_loading_info=True,
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise BackboneError(f"{source}: cannot be loaded as a causal LM: {error}") from error
         missing = sorted(info["missing_keys"])
         if missing:

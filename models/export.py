@@ -19,13 +19,19 @@ def export_retriever(backbone: Backbone, out: str | Path, max_length: int = 4096
         max_length: tokens kept of an input, the pooling token included; 4,096 in the paper's evaluations.
     """
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Normalize, Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
     limit = min(max_length, getattr(backbone.model.config, "max_position_embeddings", max_length))
     with tempfile.TemporaryDirectory() as scratch:
         backbone.model.base_model.save_pretrained(scratch)
         backbone.tokenizer.hf.save_pretrained(scratch)
-        transformer = Transformer(scratch, max_seq_length=limit)
+        transformer = Transformer(
+            scratch,
+            max_seq_length=limit,
+            # said outright, for a tokenizer with a chat template would have every text wrapped in it
+            modality_config={"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+            module_output_name="token_embeddings",
+        )
         pooling = Pooling(transformer.get_embedding_dimension(), pooling_mode="lasttoken")
         model = SentenceTransformer(
             modules=[transformer, pooling, Normalize()],

@@ -51,9 +51,13 @@ class ModelTokenizer:
             raise BackboneError(f"{source}: no config.json; expected a Hugging Face model folder or a hub id")
         try:
             config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-            return cls(AutoTokenizer.from_pretrained(source, trust_remote_code=False), config)
+            hf = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise BackboneError(f"{source}: no usable tokenizer and config: {error}") from error
+        # transformers makes an empty tokenizer of the architecture's class where a folder has none
+        if not hf("a", add_special_tokens=False)["input_ids"]:
+            raise BackboneError(f"{source}: the tokenizer has no vocabulary; expected a tokenizer.json beside config.json")
+        return cls(hf, config)
 
     def encode_views(self, views: Sequence[View], max_length: int) -> list[list[int]]:
         """Token ids of encoder inputs, each ending in the pooling token and at most ``max_length`` long.
@@ -91,18 +95,23 @@ class ModelTokenizer:
         if len(ids) <= room:
             return ids
         if not view.label and not view.suffix:
+            fixed = len(self._ids([view.prefix])[0]) if view.prefix else 0
+            if fixed > room:
+                raise _no_room(room, fixed)
             return ids[:room]
         prefix, content, label, analysis, suffix = self._ids(
             [view.prefix, view.content, view.label, view.analysis, view.suffix]
         )
         free = room - len(prefix) - len(label) - len(suffix)
         if free < 0:
-            raise ValueError(
-                f"a maximum of {room} tokens leaves no room for the request: instruction and anchor take {room - free}"
-            )
+            raise _no_room(room, room - free)
         analysis = analysis[:free]
         content = content[: free - len(analysis)]
         return [*prefix, *content, *label, *analysis, *suffix]
+
+
+def _no_room(room: int, fixed: int) -> ValueError:
+    return ValueError(f"a maximum of {room} tokens leaves no room for the request: instruction and anchor take {fixed}")
 
 
 def _find_pooling_token(config: Any, hf: Any) -> int:
@@ -112,7 +121,7 @@ def _find_pooling_token(config: Any, hf: Any) -> int:
         return int(stored)
     bare = hf("a", add_special_tokens=False)["input_ids"]
     full = hf("a", add_special_tokens=True)["input_ids"]
-    if len(full) > len(bare) and full[-1] in hf.all_special_ids:
+    if full[:-1][-len(bare) :] == bare:  # with or without a token in front
         return int(full[-1])
     if hf.eos_token_id is None:
         raise BackboneError(

@@ -56,7 +56,7 @@ rm -f "$stamp"
 
 pip install --upgrade pip setuptools --constraint constraints-cpu.txt
 
-say "SkillReason and what it needs (about 1 GB to download)"
+say "SkillReason and what it needs (1 to 4 GB to download, by the PyTorch build that the index has)"
 # DeepSpeed compiles its operators when they are first used; none is wanted at install time.
 DS_BUILD_OPS=0 pip install --editable '.[cpu,dev]' --constraint constraints-cpu.txt
 

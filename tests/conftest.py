@@ -58,3 +58,33 @@ def ray_cluster() -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+TINY_TEXTS = [
+    "The user needs skills for spreadsheet analysis and chart drawing.",
+    "Fill the fields of a PDF form from a table of values.",
+    "Find the slow SQL queries and add the missing index.",
+    "Given a task description, retrieve the most relevant skill document that would help an agent complete the task",
+    "In summary, the retrieval representation for this task is:",
+]
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen3 causal LM of some 35,000 parameters whose predictions depend on the whole input; read it, never write to it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from models.tiny import TinyConfig, create_tiny
+
+    shape = TinyConfig(vocab_size=400, hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2)
+    folder = create_tiny(TINY_TEXTS, tmp_path_factory.mktemp("backbone") / "tiny", shape)
+    # Freshly initialized weights are so small that every token predicts itself: tests could not tell right from wrong.
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(0.0, 0.3, generator=generator)
+    model.save_pretrained(folder)
+    return folder

@@ -84,3 +84,16 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
                 break
             raise ValueError(f"{file}:{number}: not JSON: {error}") from error
     return rows
+
+
+def reward_ends(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Mean total reward over the first (``start``) and the last (``end``) quarter of Stage II's updates.
+
+    Raises:
+        ValueError: no row has ``reward/total/mean``.
+    """
+    values = [row["reward/total/mean"] for row in rows if "reward/total/mean" in row]
+    if not values:
+        raise ValueError("no update of Stage II is logged; expected rows with reward/total/mean")
+    quarter = max(1, len(values) // 4)
+    return {"start": sum(values[:quarter]) / quarter, "end": sum(values[-quarter:]) / quarter}

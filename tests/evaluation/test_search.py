@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from data_pipeline.corpus import SkillCorpus
@@ -50,6 +52,7 @@ def test_hybrid_asks_for_the_fusion_of_the_model_with_bm25(corpus_file, monkeypa
         opened.append(asked)
         return BM25Index(ids, texts)
 
-    monkeypatch.setattr("evaluation.search.open_retriever", open_bm25)
+    # By import: the package gives the name of this module to its function.
+    monkeypatch.setattr(importlib.import_module("evaluation.search"), "open_retriever", open_bm25)
     search(model, corpus_file, "draw bar charts", hybrid=hybrid)
     assert opened == [spec]

