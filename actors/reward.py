@@ -90,7 +90,7 @@ class RewardScorer:
         augmented = [
             privileged_view(request.queries[g], c) for g, c in zip(request.group, request.rationales, strict=True)
         ]
-        embeddings = torch.from_numpy(self.encode([*queries, *augmented], self.max_query_length))
+        embeddings = torch.tensor(self.encode([*queries, *augmented], self.max_query_length))
         batch = RewardBatch(
             query_ids=request.query_ids,
             queries=request.queries,

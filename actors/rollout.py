@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,8 +54,9 @@ class TransformersEngine:
         return sample_rollouts(self.backbone, prompts, self.params, seeds, self.token_budget)
 
     def load_weights(self, version: int, weights: Mapping[str, np.ndarray]) -> None:
-        # arrays from the object store are read-only; load_state only reads them
-        self.backbone.load_state({k: torch.from_numpy(np.array(v, copy=False)) for k, v in weights.items()})
+        with warnings.catch_warnings():  # arrays of the object store are read-only, and are only read
+            warnings.filterwarnings("ignore", message=".*not writable.*")
+            self.backbone.load_state({name: torch.from_numpy(array) for name, array in weights.items()})
         self.version = version
 
 
@@ -94,7 +96,8 @@ class RolloutWorker:
         """
         if self.engine.version != version:
             raise RuntimeError(
-                f"rollout worker holds weights of version {self.engine.version}, the policy is at {version}: a weight push was lost"
+                f"rollout worker holds weights of version {self.engine.version}, the policy is at {version}: "
+                "a weight push was lost"
             )
         start = time.perf_counter()
         groups = self.engine.generate(prompts, seeds)

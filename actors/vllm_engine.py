@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,12 @@ MIN_TEMPERATURE = 0.01
 class VllmEngine:
     """A vLLM engine inside the calling process; one process holds one at a time.
 
-    Inside, and not in vLLM's own child processes, because requests are then scheduled in the same order in every run, arrays reach
-    the model without a copy, and a killed rollout worker leaves no engine behind. vLLM sets process-wide state
+    Inside, and not in vLLM's own child processes, because requests are then scheduled in the same order in every run, arrays
+    reach the model without a copy, and a killed rollout worker leaves no engine behind. vLLM sets process-wide state
     (environment variables, torch's thread functions), so the process should be the engine's own: a rollout worker's.
 
-    Sampling is vLLM's; the returned log-probabilities are at temperature 1 over the whole vocabulary (``raw_logprobs``), whatever the
-    sampling temperature and nucleus.
+    Sampling is vLLM's. The returned log-probabilities are at temperature 1 over the whole vocabulary (``raw_logprobs``), whatever
+    the sampling temperature and nucleus.
 
     Attributes:
         params: how rationales are drawn.
@@ -36,8 +36,8 @@ class VllmEngine:
     def __init__(self, model: ModelConfig, config: RolloutConfig, params: SamplingParams):
         """Start the engine on the weights of ``model.path``.
 
-        ``config.gpu_memory_utilization`` and ``enforce_eager`` count on a GPU; vLLM's CPU build takes ``config.kv_cache_gb`` and always
-        runs eagerly, because its compiled graphs cost minutes at every start.
+        ``config.gpu_memory_utilization`` and ``enforce_eager`` count on a GPU; vLLM's CPU build takes ``config.kv_cache_gb`` and
+        always runs eagerly, because its compiled graphs cost minutes at every start and a C++ compiler.
 
         Raises:
             ImportError: vLLM is not installed.
@@ -72,8 +72,8 @@ class VllmEngine:
     ) -> list[list[Rollout]]:
         """Draw ``n`` rationales for each prompt; groups come back in the order of the prompts.
 
-        A sample's random numbers depend on its group's seed and its place in the group alone, so the result is the same whatever else is in
-        the batch (to the rounding of batched matrix products).
+        A sample's random numbers depend on its group's seed and its place in the group alone, so the result is the same whatever
+        else is in the batch (to the rounding of batched matrix products).
 
         Args:
             prompts: token ids of each prompt, ``[Q]``.
@@ -106,24 +106,34 @@ class VllmEngine:
             weights: the policy's arrays by transformers' names, tied ones once; vLLM's own loader fuses and casts them.
 
         Raises:
-            ValueError: unknown names, or parameters that no array was given for.
+            ValueError: an array that no parameter takes, or parameters that no array was given for.
             RuntimeError: requests are still running, so that old keys and values would survive.
         """
         self.version = -1
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*not writable.*")  # arrays of the object store; they are only read
-            tensors = [(name, torch.from_numpy(np.asarray(array))) for name, array in weights.items()]
+        current = ""
 
-        def replace(model: torch.nn.Module) -> set[str]:
+        def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+            nonlocal current
+            for current, array in weights.items():
+                yield current, torch.from_numpy(np.asarray(array))
+
+        def replace(model: Any) -> set[str]:
             with torch.no_grad():
-                loaded = model.load_weights(tensors)  # type: ignore[operator]
+                loaded = model.load_weights(tensors())
             return set(dict(model.named_parameters())) - set(loaded)
 
-        missing = self._llm.apply_model(replace)[0]
+        try:
+            with warnings.catch_warnings():  # arrays of the object store are read-only, and are only read
+                warnings.filterwarnings("ignore", message=".*not writable.*")
+                missing = self._llm.apply_model(replace)[0]
+        except (AssertionError, AttributeError, KeyError, RuntimeError, ValueError) as error:
+            raise ValueError(f"pushed weight {current} does not fit the model that vLLM loaded: {error!r}") from error
         if missing:
             raise ValueError(f"the pushed weights leave {len(missing)} parameters as they were: {sorted(missing)[:3]}")
         if not self._llm.reset_prefix_cache():
-            raise RuntimeError("vLLM kept keys and values of the old weights: requests were still running at a weight push")
+            raise RuntimeError(
+                "vLLM kept keys and values of the old weights: requests were still running at a weight push"
+            )
         self.version = version
 
     def close(self) -> None:
@@ -161,8 +171,8 @@ def _import_vllm() -> Any:
         if error.name != "vllm":
             raise
         raise ImportError(
-            "rollout.name asks for vLLM, which is not installed: pip install skillreason[gpu] on a machine with a GPU, make setup for "
-            "its CPU build, or rollout.name=hf"
+            "rollout.name asks for vLLM, which is not installed: pip install skillreason[gpu] on a machine with a GPU, make "
+            "setup for its CPU build, or rollout.name=hf"
         ) from error
     return vllm
 

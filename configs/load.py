@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ from configs.schema import GrpoConfig, OptimizerConfig, RunConfig, Stage1Config,
 C = TypeVar("C", Stage1Config, GrpoConfig)
 
 BUILTIN_TERMS = ("margin", "gain", "length")
+LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean")
+"""verl's modes but seq-mean-token-sum-norm, which divides by the padded width: micro-batches would not add up."""
 
 
 class ConfigError(ValueError):
@@ -56,15 +59,16 @@ def load_config(schema: type[C], path: str | Path | None, overrides: Sequence[st
             loaded = OmegaConf.load(file)
         except (YAMLError, OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file}: not readable as YAML: {error}") from error
-        merged = _merge(merged, loaded, str(file), schema)
+        merged = _merge(merged, loaded, str(file))
     for override in overrides:
         if "=" not in override:
             raise ConfigError(f"override {override!r}; expected key=value, such as data.train_batch_size=32")
         try:
-            parsed = OmegaConf.from_dotlist([override])
+            # "key=" empties a text key; omegaconf would read a null
+            parsed = OmegaConf.from_dotlist([override + "''" if override.endswith("=") else override])
         except (YAMLError, OmegaConfBaseException) as error:
             raise ConfigError(f"override {override!r}: {error}") from error
-        merged = _merge(merged, parsed, f"override {override!r}", schema)
+        merged = _merge(merged, parsed, f"override {override!r}")
     missing = sorted(OmegaConf.missing_keys(merged))
     if missing:
         raise ConfigError(f"{', '.join(missing)}: required and not set; give it in the YAML or as {missing[0]}=VALUE")
@@ -78,14 +82,36 @@ def to_yaml(config: Any) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config), resolve=True)
 
 
-def _merge(base: DictConfig, extra: Any, source: str, schema: type[Any]) -> DictConfig:
+def _merge(base: DictConfig, extra: Any, source: str) -> DictConfig:
+    section = _section_without_keys(base, OmegaConf.to_container(extra), "")
+    if section is not None:
+        key, value = section
+        raise ConfigError(f"{source}: {key or 'the file'} is {value!r}; expected keys and values")
     try:
         return OmegaConf.merge(base, extra)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
         key = error.full_key or "?"
         message = str(error).splitlines()[0]
-        hint = _closest(key, OmegaConf.structured(schema)) if "not in" in message else ""
+        hint = _closest(key, base) if "not in" in message else ""
         raise ConfigError(f"{source}: {key}: {message}{hint}") from error
+
+
+def _section_without_keys(base: DictConfig, extra: Any, key: str) -> tuple[str, Any] | None:
+    """The first section that is given as something else than keys and values; omegaconf does not name it."""
+    if not isinstance(extra, dict):
+        return key, extra
+    for name, value in extra.items():
+        below = base.get(name)
+        # what stands below a free-form mapping (a term's params) may be anything
+        if isinstance(below, DictConfig) and not (_is_free(base) and _is_free(below)):
+            found = _section_without_keys(below, value, f"{key}.{name}" if key else str(name))
+            if found is not None:
+                return found
+    return None
+
+
+def _is_free(node: DictConfig) -> bool:
+    return OmegaConf.get_type(node) is dict
 
 
 def _closest(key: str, config: DictConfig) -> str:
@@ -162,6 +188,7 @@ def _validate_stage1(config: Stage1Config) -> None:
     _one_of("loss.lm_reduction", config.loss.lm_reduction, ("token_mean", "sum"))
     _at_least("data.max_length", config.data.max_length, 8)
     _between("data.negatives_per_record", config.data.negatives_per_record, 0, 10)
+    _one_of("data.rationale_prompt", config.data.rationale_prompt, ("", "paper", "short"))
     _at_least("data.rationale_max_length", config.data.rationale_max_length, 1)
     if config.data.rationale_max_length >= config.data.lm_max_length:
         raise ConfigError(
@@ -188,6 +215,8 @@ def _validate_grpo(config: GrpoConfig) -> None:
         raise ConfigError(f"actor.clip_ratio_c is {config.actor.clip_ratio_c}; expected more than 1")
     _at_least("actor.kl_loss_coef", config.actor.kl_loss_coef, 0)
     _at_least("actor.ppo_epochs", config.actor.ppo_epochs, 1)
+    _at_least("actor.sft_coef", config.actor.sft_coef, 0)
+    _one_of("actor.loss_agg_mode", config.actor.loss_agg_mode, LOSS_AGG_MODES)
     _one_of("actor.kl_loss_type", config.actor.kl_loss_type, ("low_var_kl", "k3", "kl", "k1", "mse", "k2", "abs"))
     _one_of("reward.mask_positive", config.reward.mask_positive, ("skill_id", "occurrence"))
     if config.reward.mask_exclusions and not config.data.exclusions_file:
@@ -220,5 +249,5 @@ def _between(key: str, value: float, low: float, high: float) -> None:
 
 
 def _positive(key: str, value: float) -> None:
-    if not value > 0:
-        raise ConfigError(f"{key} is {value}; expected more than 0")
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{key} is {value}; expected a number above 0")

@@ -69,6 +69,7 @@ class Stage1DataConfig:
     document_max_length: int = 2048
     lm_max_length: int = 512
     rationale_max_length: int = 96
+    rationale_prompt: str = ""  # paper or short; empty: what the model was trained with, or paper
     negatives_per_record: int = 10  # the first k of each record's ten
     heldout_fraction: float = 0.0  # share of skills, by hash, whose records are kept for validation
 

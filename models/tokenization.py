@@ -17,8 +17,8 @@ class ModelTokenizer:
     """A Hugging Face tokenizer that appends the model's pooling token, and cuts over-long input where it may be cut.
 
     Attributes:
-        hf: the transformers tokenizer; with special tokens it appends the pooling token by itself, so an exported folder pools where
-            training did.
+        hf: the transformers tokenizer; with special tokens it appends the pooling token by itself, so that an exported folder
+            pools where training did.
         pooling_token_id: token whose hidden state is the embedding; always the last one of an encoded sequence.
         pad_id: id used for padding. Masks never come from comparing ids with it: for Qwen3-Embedding both ids are one.
         eos_id: the token that ends a rationale.
@@ -56,7 +56,9 @@ class ModelTokenizer:
             raise BackboneError(f"{source}: no usable tokenizer and config: {error}") from error
         # transformers makes an empty tokenizer of the architecture's class where a folder has none
         if not hf("a", add_special_tokens=False)["input_ids"]:
-            raise BackboneError(f"{source}: the tokenizer has no vocabulary; expected a tokenizer.json beside config.json")
+            raise BackboneError(
+                f"{source}: the tokenizer has no vocabulary; expected a tokenizer.json beside config.json"
+            )
         return cls(hf, config)
 
     def encode_views(self, views: Sequence[View], max_length: int) -> list[list[int]]:

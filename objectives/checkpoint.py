@@ -43,7 +43,8 @@ def save_checkpoint(
         torch.save(optimizer.state_dict(), scratch / "optimizer.pt")
         torch.save(_random_states(), scratch / "rng.pt")
         files = {p.name: p.stat().st_size for p in sorted(scratch.iterdir())}
-        state = {"format": FORMAT, "step": step, "files": files, "progress": progress}
+        kind = type(optimizer).__name__
+        state = {"format": FORMAT, "step": step, "optimizer": kind, "files": files, "progress": progress}
         (scratch / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
     for old in list_checkpoints(folder)[:-keep] if keep > 0 else []:
         shutil.rmtree(old)
@@ -100,6 +101,9 @@ def load_checkpoint(
     """
     state = read_checkpoint_state(path)
     folder = Path(path)
+    # torch would load one optimizer's state into another, and the first step would fail on a missing key
+    if optimizer is not None and state["optimizer"] != type(optimizer).__name__:
+        raise CheckpointError(f"{folder}: written by {state['optimizer']}, this run uses {type(optimizer).__name__}")
     try:
         backbone.load_state(load_file(folder / "model.safetensors"))
         if optimizer is not None:
@@ -113,7 +117,7 @@ def load_checkpoint(
 
 def _random_states() -> dict[str, Any]:
     version, numbers, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]  # noqa: NPY002
     return {
         "torch": torch.random.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -135,4 +139,4 @@ def _restore_random_states(states: dict[str, Any]) -> None:
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002

@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -57,8 +57,13 @@ class RewardTerm:
             values = self.function(batch, **self.params)
         except Exception as error:
             raise RewardError(f"reward term {self.name!r} raised {type(error).__name__}: {error}") from error
-        tensor = torch.as_tensor(values, dtype=torch.float32).detach().cpu()
         expected = len(batch.rationales)
+        try:
+            tensor = torch.as_tensor(values, dtype=torch.float32).detach().cpu()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise RewardError(
+                f"reward term {self.name!r} returned a {type(values).__name__} that is not {expected} floats: {error}"
+            ) from error
         if tensor.shape != (expected,):
             raise RewardError(
                 f"reward term {self.name!r} returned shape {tuple(tensor.shape)}; expected one float per rollout, ({expected},)"
@@ -103,7 +108,7 @@ def _import_function(name: str, path: str) -> TermFunction:
         ) from error
     if not callable(function):
         raise RewardError(f"reward.terms.{name}.function is {path!r}: {type(function).__name__} is not callable")
-    return function
+    return cast(TermFunction, function)
 
 
 def total_reward(batch: RewardBatch, terms: Sequence[RewardTerm]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

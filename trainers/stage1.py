@@ -59,6 +59,7 @@ def train_stage1(config: Stage1Config) -> RunFolder:
             schedule.total,
         )
     backbone = Backbone.load(config.model.path, dtype=config.model.dtype, device=device)
+    backbone.tokenizer.prompt_style = config.data.rationale_prompt or backbone.tokenizer.prompt_style
     optimizer = build_optimizer(backbone.parameters(), config.optim)
     collate = Stage1Collator(
         backbone, config.data, exclusions.adjacency if exclusions else None, _targets_by_query(training)

@@ -123,6 +123,15 @@ def test_an_architecture_encodes_alike_under_either_padding_and_predicts(model_f
     assert log_probs.item() == pytest.approx(direct.item(), abs=1e-5)
 
 
+def test_a_pooling_token_that_pads_in_the_models_config_is_trained_all_the_same(model_folder):
+    folder = model_folder("LlamaConfig", pad_token_id=0)
+    backbone = Backbone.load(folder)
+    assert backbone.tokenizer.pooling_token_id == backbone.model.config.pad_token_id == 0
+    backbone.embed(torch.tensor([[5, 0]]), torch.ones(1, 2, dtype=torch.long)).sum().backward()
+    gradient = backbone.model.get_input_embeddings().weight.grad
+    assert gradient[0].abs().sum() > 0
+
+
 def test_master_weights_are_float32_whatever_the_compute_precision(tiny_folder: Path):
     backbone = Backbone.load(tiny_folder, dtype="bfloat16")
     assert {p.dtype for p in backbone.parameters()} == {torch.float32}

@@ -97,9 +97,7 @@ def test_logits_in_chunks_give_the_same_values_and_gradients(tiny_folder: Path, 
     chunked = values_and_gradients()
     torch.testing.assert_close(chunked, whole, atol=1e-5, rtol=1e-5)
     with torch.no_grad():
-        torch.testing.assert_close(
-            backbone.response_log_probs(PROMPTS, RESPONSES, 0.8)[0], whole[0], atol=1e-5, rtol=0
-        )
+        torch.testing.assert_close(backbone.response_log_probs(PROMPTS, RESPONSES, 0.8)[0], whole[0], atol=1e-5, rtol=0)
 
 
 def test_gradients_reach_the_transformer_through_the_log_probs(tiny_folder: Path):

@@ -79,6 +79,26 @@ def test_a_truncated_input_pools_over_the_pooling_token(backbone: Backbone, sequ
     assert (expected[2] - direct(backbone, full[:80])).abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("pad", [pad_right, pad_left])
+def test_the_gradient_of_a_padded_batch_is_that_of_its_sequences(tiny_folder: Path, pad):
+    backbone = Backbone.load(tiny_folder)
+    pool = backbone.tokenizer.pooling_token_id
+    batch = [[5, 6, 7, pool], [8, pool]]
+    direction = torch.linspace(-1, 1, 32)
+
+    def gradients(*batches: list[list[int]]) -> dict[str, torch.Tensor]:
+        for sequences in batches:
+            (backbone.embed(*pad(sequences, pool)) @ direction).sum().backward()
+        out = {name: p.grad.clone() for name, p in backbone.named_parameters() if p.grad is not None}
+        backbone.zero_grad(set_to_none=True)
+        return out
+
+    # the padding shares the pooling token's embedding, and must neither add to its gradient nor switch it off
+    together = gradients(batch)
+    torch.testing.assert_close(together, gradients(batch[:1], batch[1:]), atol=1e-5, rtol=1e-4)
+    assert together["model.model.embed_tokens.weight"][pool].abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("token_budget", [0, 1, 100])
 def test_encode_gives_the_order_of_its_input_whatever_the_micro_batches(backbone, sequences, expected, token_budget):
     torch.testing.assert_close(backbone.encode(sequences, token_budget), expected, atol=1e-5, rtol=0)

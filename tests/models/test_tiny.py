@@ -9,7 +9,9 @@ from models.backbone import Backbone
 from models.tiny import TinyConfig, create_tiny
 
 TEXTS = ["Draw a chart of my sales", "Fill the form of the table"]
-SHAPE = TinyConfig(vocab_size=280, hidden_size=16, intermediate_size=24, num_layers=1, num_heads=2, num_key_value_heads=1)
+SHAPE = TinyConfig(
+    vocab_size=280, hidden_size=16, intermediate_size=24, num_layers=1, num_heads=2, num_key_value_heads=1
+)
 
 
 def test_the_same_texts_and_config_give_the_same_files(tmp_path: Path):
@@ -41,6 +43,11 @@ def test_its_pooling_token_pads_and_is_not_its_end_token(tmp_path: Path):
         "<|im_end|>",
     ]
     assert json.loads((folder / "config.json").read_text())["pooling_token_id"] == tokenizer.pooling_token_id
+
+
+def test_its_pooling_token_starts_without_a_direction_of_its_own(tmp_path: Path):
+    backbone = Backbone.load(create_tiny(TEXTS, tmp_path / "tiny", SHAPE))
+    assert backbone.model.get_input_embeddings().weight[backbone.tokenizer.pooling_token_id].abs().sum() == 0
 
 
 def test_creating_it_leaves_the_global_random_state(tmp_path: Path):

@@ -7,7 +7,8 @@ import pytest
 from models.views import document_view, privileged_view, rationale_prompt, raw_view, serialize_document, teacher_view
 
 INSTRUCTION = (
-    "Instruct: Given a task description, retrieve the most relevant skill document that would help an agent complete the task"
+    "Instruct: Given a task description, retrieve the most relevant skill document that would help an agent complete "
+    "the task"
 )
 REQUEST = "Draw a chart of my sales"
 RATIONALE = "The user needs skills for chart drawing."

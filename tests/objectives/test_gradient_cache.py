@@ -10,7 +10,11 @@ from torch import nn
 
 from objectives.gradient_cache import cached_backward
 
-VIEWS = {"queries": [[1, 2, 3], [4], [5, 6]], "documents": [[7, 8], [9, 1, 2, 3], [4, 4], [6]], "teacher": [[2], [3, 4]]}
+VIEWS = {
+    "queries": [[1, 2, 3], [4], [5, 6]],
+    "documents": [[7, 8], [9, 1, 2, 3], [4, 4], [6]],
+    "teacher": [[2], [3, 4]],
+}
 
 
 class Encoder(nn.Module):

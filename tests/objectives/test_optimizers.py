@@ -94,6 +94,6 @@ def test_gradients_within_the_limit_or_without_one_stay(limit: float):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_norm_that_is_not_finite_raises_before_any_update(bad: float):
     parameter = with_gradient([1.0, 2.0], [bad, 1.0])
-    with pytest.raises(FloatingPointError, match="the gradient norm is (nan|inf); the weights were left as they are"):
+    with pytest.raises(FloatingPointError, match=r"the gradient norm is (nan|inf); the weights were left as they are"):
         clip_gradients([parameter], 1.0)
     assert parameter.tolist() == [1.0, 2.0]

@@ -182,18 +182,14 @@ def test_clip_fractions_are_shares_of_response_tokens():
     old = torch.zeros(2, 2)
     log_probs = torch.tensor([[math.log(1.5), 0.0], [math.log(5.0), 5.0]])
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    _, metrics = policy_objective(
-        log_probs, old, old, torch.tensor([1.0, -1.0]), mask, NO_KL, BatchInfo(3, 2, 2)
-    )
+    _, metrics = policy_objective(log_probs, old, old, torch.tensor([1.0, -1.0]), mask, NO_KL, BatchInfo(3, 2, 2))
     assert metrics["actor/pg_clipfrac"] == pytest.approx(1 / 3)  # the token at ratio 1.5
     assert metrics["actor/pg_clipfrac_lower"] == pytest.approx(1 / 3)  # the token at ratio 5
 
 
-def test_the_reference_gets_no_gradient():
+def test_padding_gets_no_gradient():
     batch = sample()
     batch["log_probs"].requires_grad_()
-    batch["ref_log_probs"].requires_grad_()
-    loss, _ = policy_objective(**batch, config=ActorConfig(kl_loss_coef=0.0), info=BatchInfo(18, 5, 2))
-    loss.backward()
+    policy_objective(**batch, config=ActorConfig(kl_loss_coef=1.0), info=BatchInfo(18, 5, 2))[0].backward()
     assert batch["log_probs"].grad is not None
     assert batch["log_probs"].grad[batch["mask"] == 0].abs().sum() == 0
