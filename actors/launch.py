@@ -17,6 +17,7 @@ from actors.reference import Reference
 from actors.retriever import RewardRetriever
 from actors.reward import RewardScorer
 from actors.rollout import RolloutBatch, RolloutWorker
+from configs import ConfigError
 from configs.schema import GrpoConfig, ModelConfig
 from models.generation import Rollout, SamplingParams
 from models.views import View
@@ -87,7 +88,7 @@ def check_resources(config: GrpoConfig) -> None:
     """Refuse a placement that this cluster cannot hold, before an actor waits for ever.
 
     Raises:
-        RuntimeError: naming what is needed and what the cluster has.
+        ConfigError: naming what is needed and what the cluster has.
     """
     res, members = config.resources, config.rollout.workers
     needed = {
@@ -97,7 +98,7 @@ def check_resources(config: GrpoConfig) -> None:
     total = ray.cluster_resources()
     for kind, amount in needed.items():
         if amount > total.get(kind, 0.0) + 1e-9:
-            raise RuntimeError(
+            raise ConfigError(
                 f"the roles need {amount:g} {kind}s (resources.*), the cluster has {total.get(kind, 0.0):g}; "
                 "lower resources.* or add nodes"
             )

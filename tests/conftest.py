@@ -79,7 +79,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     shape = TinyConfig(vocab_size=400, hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2)
     folder = create_tiny(TINY_TEXTS, tmp_path_factory.mktemp("backbone") / "tiny", shape)
-    # Freshly initialized weights are so small that every token predicts itself: tests could not tell right from wrong.
+    # Redrawn at one large scale: where each token all but predicts itself, tests could not tell right from wrong.
     model = AutoModelForCausalLM.from_pretrained(folder)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

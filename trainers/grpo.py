@@ -27,6 +27,7 @@ from models.generation import Rollout
 from models.tokenization import ModelTokenizer
 from models.views import View
 from retrieval.retriever import write_fusion_weight
+from rewards import load_terms
 from trainers.batches import BatchSchedule
 from trainers.interrupt import Interrupted, StopRequest
 from trainers.main import main
@@ -59,6 +60,7 @@ def train_grpo(config: GrpoConfig) -> RunFolder:
         exclusions=exclusions,
     )
     tokenizer = ModelTokenizer.load(config.model.path)
+    load_terms(config.reward.terms)  # the reward actor does the same; here a wrong import path is refused at once
     validation = build_heldout_set(heldout, training, config.validation)
     checkpoint = run.latest_checkpoint()
     run.write_config(config)
@@ -66,15 +68,17 @@ def train_grpo(config: GrpoConfig) -> RunFolder:
     started_ray = not ray.is_initialized()
     if started_ray:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
-    roles = launch_roles(config, exclusions.adjacency if exclusions else None)
+    roles: Roles | None = None
     try:
+        roles = launch_roles(config, exclusions.adjacency if exclusions else None)
         roles.wait_ready()
         loop = GrpoLoop(config, run, roles, tokenizer, schedule, validation)
         loop.run_to_end(checkpoint)
     except ray.exceptions.RayTaskError as error:
-        raise error.as_instanceof_cause() from error
+        raise _cause(error) from error
     finally:
-        roles.stop()
+        if roles is not None:
+            roles.stop()
         if started_ray:
             ray.shutdown()
     return run
@@ -220,6 +224,13 @@ class GrpoLoop:
         plot_curves(rows, terms, self.run.plots / "rewards.png", "Stage II rewards")
         keys = ["actor/pg_loss", "actor/kl_loss", "actor/entropy", "response/length_mean", "val/recall@10"]
         plot_curves(rows, keys, self.run.plots / "policy.png", "Stage II policy")
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What a role raised: Ray's own exception has a remote traceback, one inside another, where the message should be."""
+    while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
+        error = error.cause
+    return error
 
 
 def rollout_seed(seed: int, step: int, record_id: str) -> int:

@@ -8,18 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from configs import ConfigError, GrpoConfig, Stage1Config, load_config
-from data_pipeline.rows import RecordError
-from models.tokenization import BackboneError
-from objectives.checkpoint import CheckpointError
-from rewards import RewardError
-from trainers.interrupt import Interrupted
+from configs import GrpoConfig, Stage1Config, load_config
+from trainers.interrupt import EXIT_CODE, Interrupted
 from trainers.run_folder import RunFolder
 
 C = TypeVar("C", Stage1Config, GrpoConfig)
 
-EXPECTED_ERRORS = (ConfigError, RecordError, BackboneError, CheckpointError, RewardError, FloatingPointError, OSError)
-"""What a user can put right: shown as one line. Anything else keeps its traceback."""
+EXPECTED_ERRORS = (ValueError, OSError, FloatingPointError)
+"""What a user can put right, every named error of ours among them: shown as one line. Anything else keeps its traceback."""
 
 
 def main(schema: type[C], train: Callable[[C], RunFolder], argv: list[str] | None = None) -> None:
@@ -38,6 +34,9 @@ def main(schema: type[C], train: Callable[[C], RunFolder], argv: list[str] | Non
     except Interrupted as stopped:
         print(stopped.message, file=sys.stderr)
         sys.exit(stopped.code)
+    except KeyboardInterrupt:
+        print("interrupted; the last checkpoint, if any, stands", file=sys.stderr)
+        sys.exit(EXIT_CODE)
     except EXPECTED_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)

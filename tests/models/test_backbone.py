@@ -107,6 +107,7 @@ def test_an_unknown_dtype_is_refused_by_key(tiny_folder: Path):
         ("Qwen3Config", {"tie_word_embeddings": False, "num_key_value_heads": 1, "head_dim": 8}),
         ("LlamaConfig", {"num_key_value_heads": 1}),
         ("GPTNeoXConfig", {}),
+        ("GPT2Config", {}),  # learned absolute positions: padding in front must not shift them
     ],
 )
 def test_an_architecture_encodes_alike_under_either_padding_and_predicts(model_folder, config_name, options):
