@@ -6,11 +6,12 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import ray
+from ray.exceptions import RayActorError
 
 from actors.policy import Policy
 from actors.reference import Reference
@@ -23,6 +24,10 @@ from models.generation import Rollout, SamplingParams
 from models.views import View
 
 logger = logging.getLogger(__name__)
+
+
+class RoleError(ValueError):
+    """A role that could not be started; the message names it and what its process said."""
 
 
 @dataclass
@@ -50,7 +55,8 @@ class Roles:
         """Block until every role has loaded its model, saying which ones are still awaited.
 
         Raises:
-            TimeoutError: naming the roles that did not come up and the cluster's free resources.
+            RoleError: a role's constructor raised, or its process died.
+        TimeoutError: naming the roles that did not come up and the cluster's free resources.
         """
         pending = {handle.ready.remote(): name for name, handle in self.all().items()}
         results: dict[str, Any] = {}
@@ -58,7 +64,11 @@ class Roles:
         while pending:
             done, _ = ray.wait(list(pending), num_returns=1, timeout=15.0)
             for reference in done:
-                results[pending.pop(reference)] = ray.get(reference)
+                name = pending.pop(reference)
+                try:
+                    results[name] = ray.get(reference)
+                except RayActorError as error:
+                    raise RoleError(f"the {name} role did not start: {_last_line(error)}") from error
             if not done and pending:
                 waiting = ", ".join(pending.values())
                 if time.monotonic() > deadline:
@@ -72,6 +82,12 @@ class Roles:
         """Kill the actors and give their resources back."""
         for handle in self.all().values():
             ray.kill(handle)
+
+
+def _last_line(error: BaseException) -> str:
+    """What was raised, without the remote traceback before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 class RemoteRetriever:
@@ -149,10 +165,14 @@ def launch_roles(config: GrpoConfig, exclusions: Mapping[str, Set[str]] | None =
         )
     )
     params = sampling_params(config)
+    rollout = replace(
+        config.rollout,
+        max_model_len=config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length,
+    )
     rollouts = [
         ray.remote(RolloutWorker)
         .options(num_cpus=res.rollout_cpus, num_gpus=res.rollout_gpus)
-        .remote(model, config.rollout, params, threads=res.threads, device=run.device)
+        .remote(model, rollout, params, threads=res.threads, device=run.device)
         for _ in range(config.rollout.workers)
     ]
     return Roles(policy, reference, retriever, reward, rollouts)

@@ -1,5 +1,7 @@
 """The configuration of SkillReason: YAML files, their typed schema and the loader."""
 
+from __future__ import annotations
+
 from configs.load import ConfigError, load_config, to_yaml
 from configs.schema import GrpoConfig, Stage1Config
 

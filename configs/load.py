@@ -143,6 +143,9 @@ def validate(config: Stage1Config | GrpoConfig) -> None:
     _between("data.heldout_fraction", config.data.heldout_fraction, 0.0, 0.9)
     _at_least("data.train_batch_size", config.data.train_batch_size, 1)
     _at_least("data.document_max_length", config.data.document_max_length, 8)
+    _at_least("trainer.export_max_length", config.trainer.export_max_length, 8)
+    _at_least("validation.max_queries", config.validation.max_queries, 1)
+    _at_least("validation.max_documents", config.validation.max_documents, 1)
     if isinstance(config, Stage1Config):
         _validate_stage1(config)
     else:
@@ -210,6 +213,15 @@ def _validate_grpo(config: GrpoConfig) -> None:
     _at_least("rollout.workers", config.rollout.workers, 1)
     _at_least("data.max_prompt_length", config.data.max_prompt_length, 8)
     _at_least("data.max_response_length", config.data.max_response_length, 1)
+    _at_least("data.max_query_length", config.data.max_query_length, 8)
+    _positive("rollout.kv_cache_gb", config.rollout.kv_cache_gb)
+    _between("rollout.gpu_memory_utilization", config.rollout.gpu_memory_utilization, 0.01, 1.0)
+    needed = config.data.max_prompt_length + config.data.max_response_length
+    if 0 < config.rollout.max_model_len < needed:
+        raise ConfigError(
+            f"rollout.max_model_len is {config.rollout.max_model_len}; expected 0 or at least data.max_prompt_length + "
+            f"data.max_response_length, {needed}"
+        )
     _positive("actor.clip_ratio", config.actor.clip_ratio)
     if config.actor.clip_ratio_c <= 1:
         raise ConfigError(f"actor.clip_ratio_c is {config.actor.clip_ratio_c}; expected more than 1")
@@ -224,6 +236,8 @@ def _validate_grpo(config: GrpoConfig) -> None:
     if not config.reward.terms:
         raise ConfigError("reward.terms is empty; expected at least one term, such as margin")
     for name, term in config.reward.terms.items():
+        if not math.isfinite(term.weight):
+            raise ConfigError(f"reward.terms.{name}.weight is {term.weight}; expected a finite number")
         if not term.function and name not in BUILTIN_TERMS:
             raise ConfigError(
                 f"reward.terms.{name}: no built-in term of this name (there are {', '.join(BUILTIN_TERMS)}); "

@@ -45,6 +45,7 @@ class TrainerConfig:
     max_ckpt_to_keep: int = 2
     test_freq: int = 25  # updates between recall measurements on held-out requests; 0: never
     export: bool = True  # write export/ (retriever) and export/causal_lm at the end
+    export_max_length: int = 4096  # tokens the exported retriever keeps of a request or document
 
 
 @dataclass
@@ -185,7 +186,3 @@ class GrpoConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
-
-    def __post_init__(self) -> None:
-        if self.rollout.max_model_len == 0:
-            self.rollout.max_model_len = self.data.max_prompt_length + self.data.max_response_length

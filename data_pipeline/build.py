@@ -29,6 +29,7 @@ from data_pipeline.negatives import (
     QueryRanker,
     Shortfall,
     category_from_prefix,
+    quotas_for,
 )
 from data_pipeline.records import (
     Stage1Record,
@@ -114,6 +115,7 @@ def build_records(
     rankings = ranker([request.query for request in usable], NEIGHBOURS) if usable else []
     categories = {skill.skill_id: category(skill) for skill in corpus}
     skill_neighbours = dict(zip(corpus.ids, neighbours.ids, strict=True))
+    quotas = quotas_for(quotas, categories)
     miner = NegativeMiner(categories, exclusions.adjacency, skill_neighbours, quotas, seed)
 
     stage1: list[Stage1Record] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from data_pipeline.corpus import Skill
@@ -61,6 +61,21 @@ class Shortfall(NamedTuple):
 def category_from_prefix(skill: Skill) -> str:
     """The id up to its first ``/``: the category in the paper's corpus and the sample library (D.1)."""
     return skill.skill_id.split("/", 1)[0]
+
+
+def quotas_for(quotas: NegativeQuotas, categories: Mapping[str, str]) -> NegativeQuotas:
+    """The quotas a library can fill: without categories, the sampled negatives all come from the one source there is.
+
+    In a flat folder every id is a category of its own, and under a single subfolder all share one; Table 13's split between
+    same-category and cross-category samples means nothing there, and would drop every record.
+    """
+    sampled = quotas.same_category + quotas.cross_category
+    count = len(set(categories.values()))
+    if count == len(categories):
+        return replace(quotas, same_category=0, cross_category=sampled)
+    if count == 1:
+        return replace(quotas, same_category=sampled, cross_category=0)
+    return quotas
 
 
 class NegativeMiner:

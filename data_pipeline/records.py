@@ -10,6 +10,9 @@ from typing import Any
 
 from data_pipeline.rows import RecordError, read_rows, write_rows
 
+SELF_PREFIX = "self/"
+"""Record ids of requests that were taken from a skill's own text begin with it, see :mod:`data_pipeline.self_requests`."""
+
 
 @dataclass(frozen=True)
 class TrainingRequest:

@@ -83,6 +83,13 @@ class Backbone(nn.Module):
                 f"{source}: weights are missing for {', '.join(missing[:3])}; an untied head or a layer would be initialized at "
                 "random. Save the full causal LM, or set tie_word_embeddings in config.json if the head is tied"
             )
+        for key in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+            value = getattr(model.config.get_text_config(), key, None)
+            if value not in (None, 1, 1.0):
+                raise BackboneError(
+                    f"{source}: {key} is {value} in config.json; architectures that rescale their logits are not supported: "
+                    "log-probabilities are taken from the output embeddings alone"
+                )
         model.config.use_cache = False
         return cls(model.to(device), tokenizer, compute_dtype=DTYPES[dtype], source=source)
 

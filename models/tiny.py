@@ -24,7 +24,9 @@ class TinyConfig:
     num_key_value_heads: int = 3
     head_dim: int = 32
     max_position_embeddings: int = 4096
-    initializer_range: float = 0.0  # 0: hidden_size ** -0.5; Qwen3's 0.02 suits a width of 2,500 and mutes narrow layers
+    initializer_range: float = (
+        0.0  # 0: hidden_size ** -0.5; Qwen3's 0.02 suits a width of 2,500 and mutes narrow layers
+    )
     seed: int = 0
 
 
@@ -71,12 +73,12 @@ def create_tiny(texts: Iterable[str], out: str | Path, config: TinyConfig | None
                 max_position_embeddings=config.max_position_embeddings,
                 tie_word_embeddings=True,
                 bos_token_id=None,
-                eos_token_id=tokenizer.eos_token_id,
+                eos_token_id=bpe.token_to_id(END_TOKEN),
                 # no pad_token_id: the pooling token pads too, and a padding_idx would never get a gradient
             )
         )
         # From zero, the untrained embedding is what attention gathered, not the pooling token's own random vector.
-        model.get_input_embeddings().weight.data[pooling_id] = 0.0
+        torch.nn.init.zeros_(model.get_parameter("model.embed_tokens.weight").data[pooling_id])
     model.config.pooling_token_id = pooling_id
     model.config.rationale_prompt = "short"
     with atomic_folder(out) as folder:

@@ -102,7 +102,7 @@ def load_checkpoint(
     state = read_checkpoint_state(path)
     folder = Path(path)
     # torch would load one optimizer's state into another, and the first step would fail on a missing key
-    if optimizer is not None and state["optimizer"] != type(optimizer).__name__:
+    if optimizer is not None and state.get("optimizer") != type(optimizer).__name__:
         raise CheckpointError(f"{folder}: written by {state['optimizer']}, this run uses {type(optimizer).__name__}")
     try:
         backbone.load_state(load_file(folder / "model.safetensors"))

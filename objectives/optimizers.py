@@ -12,8 +12,8 @@ from configs.schema import OptimizerConfig
 def build_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
     """Build the configured optimizer.
 
-    Adafactor is transformers' with an external learning rate (``scale_parameter=False, relative_step=False``); its second
-    moments stay factored only where it sees whole matrices, so sharded strategies refuse it by key name.
+    Adafactor is transformers' with an external learning rate (``scale_parameter=False, relative_step=False``) and no first
+    moment: ``betas`` are AdamW's alone.
 
     Raises:
         ValueError: unknown ``optim.name``.

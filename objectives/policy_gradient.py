@@ -98,9 +98,14 @@ def policy_objective(
     verl_config = VerlActorConfig(**options)
     per_token = advantages[:, None] * mask
     loss, metrics = compute_policy_loss_vanilla(
-        old_log_probs, log_probs, per_token, mask, loss_agg_mode=config.loss_agg_mode, config=verl_config
+        old_log_probs,
+        log_probs,
+        per_token,
+        mask,
+        loss_agg_mode=config.loss_agg_mode,
+        config=verl_config,  # pyright: ignore[reportCallIssue]
     )
-    kl = kl_penalty(log_probs, ref_log_probs, config.kl_loss_type)
+    kl = kl_penalty(log_probs, ref_log_probs, config.kl_loss_type)  # pyright: ignore[reportArgumentType]
     kl_loss = agg_loss(kl, mask, config.loss_agg_mode, **options["global_batch_info"])
     share = float(mask.sum()) / max(info.num_tokens, 1)
     reported = {

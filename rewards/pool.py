@@ -38,8 +38,9 @@ def build_pool(
     Args:
         positives: each query's target, ``[Q]``.
         negatives: each query's explicit negatives.
-        mask_positive: ``skill_id`` keeps the target out of its own hard negatives wherever it occurs; ``occurrence`` masks only the
-            query's own labeled occurrence, so that a target that another group also lists stays a negative (the paper's wording).
+        mask_positive: ``skill_id`` keeps the target out of its own hard negatives wherever it occurs; ``occurrence``
+            masks only the query's own labeled occurrence, so that a target that another group also lists stays a
+            negative (the paper's wording).
         exclusions: exclusion graph; where given, neighbours of the target are masked too.
 
     Raises:

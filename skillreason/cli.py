@@ -29,7 +29,9 @@ app.add_typer(backbone_app, name="backbone")
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="configuration overrides", show_default=False)
 ]
-CacheDir = Annotated[Path | None, typer.Option(help="embedding cache (default: $SKILLREASON_CACHE or ~/.cache)")]
+CacheDir = Annotated[
+    Path | None, typer.Option(help="embedding cache (default: in $SKILLREASON_CACHE or ~/.cache/skillreason)")
+]
 
 
 def _example(text: str) -> str:
@@ -38,7 +40,9 @@ def _example(text: str) -> str:
 
 @app.command(epilog=_example("skillreason demo --backbone tiny --out runs/demo"))
 def demo(
-    backbone: Annotated[str, typer.Option(help="tiny (made from the library) or small (SmolLM2's first layers)")] = "tiny",
+    backbone: Annotated[
+        str, typer.Option(help="tiny (made from the library) or small (SmolLM2's first layers)")
+    ] = "tiny",
     out: Annotated[Path, typer.Option(help="run folder; an unfinished demo in it goes on")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="seed of the backbone, the batches and the rollouts")] = 42,
 ) -> None:
@@ -50,7 +54,9 @@ def demo(
 
 @app.command(epilog=_example("skillreason ingest ~/.claude/skills more-skills.jsonl --out corpus.jsonl"))
 def ingest(
-    paths: Annotated[list[str], typer.Argument(help="folders of SKILL.md files, JSONL files, or hf:owner/dataset[:split]")],
+    paths: Annotated[
+        list[str], typer.Argument(help="folders of SKILL.md files, JSONL files, or hf:owner/dataset[:split]")
+    ],
     out: Annotated[Path, typer.Option(help="corpus to write (.jsonl or .jsonl.gz)")],
     report: Annotated[Path | None, typer.Option(help="dropped records with reasons (default: OUT.report.json)")] = None,
 ) -> None:
@@ -58,7 +64,9 @@ def ingest(
     from data_pipeline import ingest as run_ingest
 
     result = run_ingest(paths, out, report)
-    print(f"{result.kept} skills written to {out}; {sum(result.dropped.values())} of {result.collected} records dropped")
+    print(
+        f"{result.kept} skills written to {out}; {sum(result.dropped.values())} of {result.collected} records dropped"
+    )
     for reason, count in sorted(result.dropped.items()):
         print(f"  {reason}: {count}")
 
@@ -74,21 +82,20 @@ def records(
         str | None, typer.Option(help="embedding model for negatives (default: TF-IDF/SVD, which needs no model)")
     ] = None,
     self_requests: Annotated[
-        bool, typer.Option("--self-requests", help="add requests made of each skill's own sentences to Stage I")
+        bool, typer.Option("--self-requests", help="add passages of each skill's own text to Stage I")
     ] = False,
     query_source: Annotated[str, typer.Option(help="query neighbours from: dense or bm25")] = "dense",
     seed: Annotated[int, typer.Option(help="seed of the sampled negatives")] = 42,
 ) -> None:
     """Mine ten negatives for every training request and write the records of both stages."""
     from data_pipeline import SkillCorpus, build_records, read_training_requests, write_records_folder
-    from data_pipeline.self_requests import self_requests as made_of
+    from data_pipeline.self_requests import add_self_requests
+    from data_pipeline.self_requests import self_requests as passages
 
     if query_source not in {"dense", "bm25"}:
         raise ValueError(f"--query-source is {query_source!r}; expected dense or bm25")
     skills = SkillCorpus.from_jsonl(corpus)
-    rows = read_training_requests(requests) if requests is not None else []
-    if self_requests:
-        rows = [*rows, *made_of(skills)]
+    rows = read_training_requests(requests) if requests is not None else passages(skills) if self_requests else []
     if not rows:
         raise ValueError("no requests: give --requests FILE, --self-requests, or both")
     used = None
@@ -97,6 +104,10 @@ def records(
 
         used = load_encoder(encoder)
     built = build_records(rows, skills, encoder=used, query_source=query_source, seed=seed, progress=True)  # type: ignore[arg-type]
+    if self_requests and requests is not None:
+        built = add_self_requests(built, skills, seed, progress=True)
+    if not built.stage1:
+        raise ValueError(f"none of {len(rows)} requests gave a record; reasons: {built.manifest['rejected']}")
     write_records_folder(built, out)
     print(f"{len(built.stage1)} Stage-I and {len(built.stage2)} Stage-II records in {out}")
     for reason, count in built.manifest["rejected"].items():
@@ -116,12 +127,14 @@ def backbone_fetch(
     print(fetch_smollm2(layers))
 
 
-@backbone_app.command("create", epilog=_example("skillreason backbone create --corpus corpus.jsonl --out backbones/mine"))
+@backbone_app.command(
+    "create", epilog=_example("skillreason backbone create --corpus corpus.jsonl --out backbones/mine")
+)
 def backbone_create(
     corpus: Annotated[Path, typer.Option(help="skills whose text trains the tokenizer")],
     out: Annotated[Path, typer.Option(help="folder to write")],
     vocab_size: Annotated[int, typer.Option(help="tokens of the byte-level BPE")] = 6000,
-    hidden_size: Annotated[int, typer.Option(help="embedding dimensions, a multiple of 64")] = 192,
+    hidden_size: Annotated[int, typer.Option(help="embedding dimensions")] = 192,
     layers: Annotated[int, typer.Option(help="transformer layers")] = 2,
     seed: Annotated[int, typer.Option(help="seed of the weights")] = 0,
 ) -> None:
@@ -147,7 +160,9 @@ def train_stage1_command(
     print(f"done: {train_stage1(loaded).root}")
 
 
-@train_app.command("grpo", epilog=_example("skillreason train grpo grpo_0.6b run.name=mine reward.terms.length.weight=0"))
+@train_app.command(
+    "grpo", epilog=_example("skillreason train grpo grpo_0.6b run.name=mine reward.terms.length.weight=0")
+)
 def train_grpo_command(
     config: Annotated[str, typer.Argument(help="YAML file, or the name of one in configs/")],
     overrides: Overrides = None,
@@ -162,7 +177,9 @@ def train_grpo_command(
 
 
 @app.command(
-    epilog=_example("skillreason evaluate --model runs/mine/export --corpus corpus.jsonl --bench bench.jsonl --out out.json")
+    epilog=_example(
+        "skillreason evaluate --model runs/mine/export --corpus corpus.jsonl --bench bench.jsonl --out out.json"
+    )
 )
 def evaluate(
     model: Annotated[str, typer.Option(help="model folder or hub id, bm25, or hybrid:FOLDER")],
@@ -192,7 +209,9 @@ def evaluate(
 
 
 @app.command(
-    epilog=_example('skillreason search --model runs/demo/export --corpus corpus.jsonl "our checkout test fails now and then"')
+    epilog=_example(
+        'skillreason search --model runs/demo/export --corpus corpus.jsonl "our checkout test fails now and then"'
+    )
 )
 def search(
     request: Annotated[str, typer.Argument(help="what you want done, in your words")],
@@ -200,12 +219,14 @@ def search(
     corpus: Annotated[Path, typer.Option(help="skills (JSONL, plain or gzipped)")],
     k: Annotated[int, typer.Option(help="skills to show")] = 10,
     hybrid: Annotated[bool, typer.Option("--hybrid", help="fuse with BM25")] = False,
+    fusion_weight: Annotated[float | None, typer.Option(help="weight of the dense list in a hybrid")] = None,
     cache_dir: CacheDir = None,
 ) -> None:
     """Print the skills that fit a request, best first, with their scores."""
     from evaluation import search as run_search
 
-    for rank, hit in enumerate(run_search(model, corpus, request, k, hybrid, cache_dir, progress=True), start=1):
+    hits = run_search(model, corpus, request, k, hybrid, cache_dir, fusion_weight=fusion_weight, progress=True)
+    for rank, hit in enumerate(hits, start=1):
         print(f"{rank:>3}  {hit.score:7.4f}  {hit.skill_id}\n              {_shorten(hit.description)}")
 
 
@@ -216,6 +237,8 @@ def _shorten(text: str, width: int = 100) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point: named errors become one line and exit status 1, an interrupted run 130."""
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # reward terms of the user's own are imported from where the command runs
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("DS_ACCELERATOR", "cpu" if not os.path.exists("/dev/nvidia0") else "cuda")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")

@@ -13,7 +13,7 @@ from typing import Any
 from configs import GrpoConfig, Stage1Config, load_config
 from data_pipeline import build_records, write_records, write_records_folder
 from data_pipeline.sample_library import load_sample_corpus, load_sample_requests
-from data_pipeline.self_requests import self_requests
+from data_pipeline.self_requests import add_self_requests
 from models.folders import atomic_write_text
 
 BACKBONES = ("tiny", "small")
@@ -46,7 +46,7 @@ def run_demo(out: Path, backbone: str = "tiny", seed: int = 42) -> dict[str, Any
         requests, bench = load_sample_requests()
         corpus.to_jsonl(paths.corpus)
         write_records(paths.bench, bench)
-        built = build_records([*requests, *self_requests(corpus)], corpus, seed=seed, progress=True)
+        built = add_self_requests(build_records(requests, corpus, seed=seed), corpus, seed, progress=True)
         write_records_folder(built, paths.data)
         print(
             f"{len(corpus)} skills, {len(requests)} written requests, {len(built.stage1)} Stage-I and "
@@ -178,7 +178,10 @@ def _write_results(
     rows = {stage: read_metrics(paths.out / stage / "metrics.jsonl") for stage in ("stage1", "stage2")}
     merged = [json.dumps({"stage": stage, **row}) for stage, found in rows.items() for row in found]
     atomic_write_text(paths.out / "metrics.jsonl", "\n".join(merged) + "\n")
-    config = {"stage1": OmegaConf.to_container(OmegaConf.structured(stage1)), "grpo": OmegaConf.to_container(OmegaConf.structured(grpo))}
+    config = {
+        "stage1": OmegaConf.to_container(OmegaConf.structured(stage1)),
+        "grpo": OmegaConf.to_container(OmegaConf.structured(grpo)),
+    }
     atomic_write_text(paths.out / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
     plots = {
         "Losses of Stage I": paths.plots / "losses.png",

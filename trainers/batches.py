@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from configs import ConfigError
 from data_pipeline.exclusions import ExclusionGraph
 from data_pipeline.records import Stage1Record
 from data_pipeline.sampler import SeparatedBatchSampler
 
+R = TypeVar("R", bound=Stage1Record)
+
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Generic[R]):
     """The records of one update, and the positive-negative collisions among them that the sampler could not avoid."""
 
     step: int  # from 1
     epoch: int
-    records: list[Stage1Record]
+    records: list[R]
     collisions: int
 
 
-class BatchSchedule:
+class BatchSchedule(Generic[R]):
     """Every update of a run, a pure function of records, seed and batch size.
 
     Incomplete batches are dropped: 30,000 records at 256 give 117 updates, 29,995 at 112 give 267 (Tables 15 and 16).
@@ -29,7 +32,7 @@ class BatchSchedule:
 
     def __init__(
         self,
-        records: Sequence[Stage1Record],
+        records: Sequence[R],
         *,
         batch_size: int,
         epochs: int,
@@ -48,7 +51,7 @@ class BatchSchedule:
         self.total = min(total, max_steps) if max_steps > 0 else total
         self._sampler = SeparatedBatchSampler(records, batch_size, seed, exclusions=exclusions)
 
-    def after(self, step: int) -> Iterator[Batch]:
+    def after(self, step: int) -> Iterator[Batch[R]]:
         """The batches of updates ``step + 1`` to the last."""
         for number in range(step + 1, self.total + 1):
             epoch, position = divmod(number - 1, self.per_epoch)

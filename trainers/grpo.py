@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from ray.exceptions import RayTaskError
 from tqdm import tqdm
 
 from actors.launch import Roles, generate, launch_roles, push_weights
@@ -26,12 +28,13 @@ from evaluation.plots import plot_curves
 from models.generation import Rollout
 from models.tokenization import ModelTokenizer
 from models.views import View
+from objectives.checkpoint import read_checkpoint_state
 from retrieval.retriever import write_fusion_weight
 from rewards import load_terms
 from trainers.batches import BatchSchedule
 from trainers.interrupt import Interrupted, StopRequest
 from trainers.main import main
-from trainers.run_folder import RunFolder
+from trainers.run_folder import RunFolder, check_identity, run_identity
 from trainers.tracking import Tracker, read_metrics
 from trainers.validation import HeldOutSet, build_heldout_set, split_heldout
 
@@ -62,7 +65,10 @@ def train_grpo(config: GrpoConfig) -> RunFolder:
     tokenizer = ModelTokenizer.load(config.model.path)
     load_terms(config.reward.terms)  # the reward actor does the same; here a wrong import path is refused at once
     validation = build_heldout_set(heldout, training, config.validation)
+    identity = run_identity(config, training)
     checkpoint = run.latest_checkpoint()
+    if checkpoint is not None:
+        check_identity(run, read_checkpoint_state(checkpoint)["progress"].get("identity", {}), identity)
     run.write_config(config)
 
     started_ray = not ray.is_initialized()
@@ -72,9 +78,9 @@ def train_grpo(config: GrpoConfig) -> RunFolder:
     try:
         roles = launch_roles(config, exclusions.adjacency if exclusions else None)
         roles.wait_ready()
-        loop = GrpoLoop(config, run, roles, tokenizer, schedule, validation)
+        loop = GrpoLoop(config, run, roles, tokenizer, schedule, validation, identity)
         loop.run_to_end(checkpoint)
-    except ray.exceptions.RayTaskError as error:
+    except RayTaskError as error:
         raise _cause(error) from error
     finally:
         if roles is not None:
@@ -92,13 +98,14 @@ class GrpoLoop:
     run: RunFolder
     roles: Roles
     tokenizer: ModelTokenizer
-    schedule: BatchSchedule
+    schedule: BatchSchedule[Stage2Record]
     validation: HeldOutSet | None
+    identity: dict[str, Any]
 
     def run_to_end(self, checkpoint: Any = None) -> None:
         """All updates after ``checkpoint``, then export and plots."""
         config, trainer = self.config, self.config.trainer
-        progress: dict[str, Any] = {"stage": "grpo", "step": 0, "wandb_run_id": "", "collisions": 0}
+        progress: dict[str, Any] = {"step": 0, "wandb_run_id": "", "collisions": 0, "identity": self.identity}
         if checkpoint is not None:
             progress |= ray.get(self.roles.policy.restore.remote(str(checkpoint)))
             logger.info("resuming %s at update %d of %d", checkpoint, progress["step"], self.schedule.total)
@@ -113,7 +120,7 @@ class GrpoLoop:
         )
         progress["wandb_run_id"] = tracker.run_id
         bar = tqdm(total=self.schedule.total, initial=progress["step"], desc="GRPO", unit="update", dynamic_ncols=True)
-        with StopRequest() as stop:
+        with contextlib.closing(tracker), bar, StopRequest() as stop:
             for batch in self.schedule.after(progress["step"]):
                 metrics = self.step(batch.records, batch.step, version)
                 version, metrics["time/weight_sync"] = push_weights(self.roles)
@@ -133,13 +140,10 @@ class GrpoLoop:
                         )
                     )
                 if stop.requested and not last:
-                    bar.close()
-                    tracker.close()
                     raise Interrupted(
                         f"stopped at update {batch.step} of {self.schedule.total}; run it again to go on: {self.run.root}"
                     )
-        bar.close()
-        self._finish(tracker)
+        self._finish()
 
     def step(self, records: Sequence[Stage2Record], step: int, version: int) -> dict[str, float]:
         """One update: rollouts, then rewards and reference at the same time, then the policy's update."""
@@ -172,7 +176,7 @@ class GrpoLoop:
             if sft
             else [],
         )
-        actor = ray.get(roles.policy.update.remote(batch))
+        actor: dict[str, float] = ray.get(roles.policy.update.remote(batch))
         limit = data.max_response_length
         return {
             **scored.metrics,
@@ -209,16 +213,14 @@ class GrpoLoop:
         data = self.config.data
         return validation.recall(self._encode, data.max_query_length, data.document_max_length)
 
-    def _finish(self, tracker: Tracker) -> None:
-        data = self.config.data
+    def _finish(self) -> None:
         if self.config.trainer.export:
-            length = max(data.max_query_length, data.document_max_length)
+            length = self.config.trainer.export_max_length
             ray.get(self.roles.policy.export.remote(str(self.run.export), str(self.run.causal_lm), length))
             if self.validation is not None:
-                weight = self.validation.fusion_weight(self._encode, data.max_query_length, data.document_max_length)
+                weight = self.validation.fusion_weight(self._encode, length)
                 count = len(self.validation.queries)
                 write_fusion_weight(self.run.export, weight, chosen_on=f"{count} held-out training requests")
-        tracker.close()
         rows = read_metrics(self.run.metrics)
         terms = [f"reward/{name}/mean" for name in ("total", *self.config.reward.terms)]
         plot_curves(rows, terms, self.run.plots / "rewards.png", "Stage II rewards")
@@ -228,8 +230,11 @@ class GrpoLoop:
 
 def _cause(error: BaseException) -> BaseException:
     """What a role raised: Ray's own exception has a remote traceback, one inside another, where the message should be."""
-    while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
-        error = error.cause
+    while isinstance(error, RayTaskError):
+        cause = getattr(error, "cause", None)
+        if not isinstance(cause, BaseException):
+            break
+        error = cause
     return error
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from configs import to_yaml
+from configs import ConfigError, to_yaml
 from configs.schema import GrpoConfig, RunConfig, Stage1Config
+from data_pipeline.records import Stage1Record
 from models.folders import atomic_write_text
 from objectives.checkpoint import list_checkpoints
 
@@ -47,3 +51,28 @@ class RunFolder:
         """The newest complete checkpoint, if the run has one."""
         found = list_checkpoints(self.checkpoints)
         return found[-1] if found else None
+
+
+def run_identity(config: Stage1Config | GrpoConfig, records: Sequence[Stage1Record]) -> dict[str, Any]:
+    """What must not change between a run and its resumption: which batches there are, and of what."""
+    digest = hashlib.sha256("\n".join(r.record_id for r in records).encode()).hexdigest()[:16]
+    return {
+        "stage": "stage1" if isinstance(config, Stage1Config) else "grpo",
+        "data.train_batch_size": config.data.train_batch_size,
+        "run.seed": config.run.seed,
+        "records of data.train_file": f"{len(records)} ({digest})",
+    }
+
+
+def check_identity(run: RunFolder, saved: dict[str, Any], current: dict[str, Any]) -> None:
+    """Refuse to resume a run with other data, batches or seed.
+
+    Raises:
+        ConfigError: naming the first key that differs and both values.
+    """
+    for key, value in current.items():
+        if saved.get(key) != value:
+            raise ConfigError(
+                f"{run.root} has a checkpoint with {key} {saved.get(key)!r}, this run has {value!r}; "
+                "give another run.name, or the settings it was begun with"
+            )

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +21,14 @@ from data_pipeline.records import Stage1Record, read_stage1
 from evaluation.plots import plot_curves
 from models.backbone import Backbone
 from models.export import export_causal_lm, export_retriever
-from objectives.checkpoint import load_checkpoint, save_checkpoint
+from models.views import View
+from objectives.checkpoint import load_checkpoint, read_checkpoint_state, save_checkpoint
 from objectives.optimizers import build_optimizer, clip_gradients
 from objectives.stage1 import Stage1Collator, stage1_backward
 from retrieval.retriever import write_fusion_weight
 from trainers.batches import BatchSchedule
 from trainers.interrupt import Interrupted, StopRequest
-from trainers.run_folder import RunFolder
+from trainers.run_folder import RunFolder, check_identity, run_identity
 from trainers.tracking import Tracker, read_metrics
 from trainers.validation import build_heldout_set, split_heldout
 
@@ -66,12 +69,14 @@ def train_stage1(config: Stage1Config) -> RunFolder:
     )
     validation = build_heldout_set(heldout, training, config.validation)
 
-    run.write_config(config)
-    progress = {"stage": "stage1", "step": 0, "wandb_run_id": "", "collisions": 0}
+    identity = run_identity(config, training)
+    progress = {"step": 0, "wandb_run_id": "", "collisions": 0, "identity": identity}
     checkpoint = run.latest_checkpoint()
     if checkpoint is not None:
+        check_identity(run, read_checkpoint_state(checkpoint)["progress"].get("identity", {}), identity)
         progress |= load_checkpoint(checkpoint, backbone, optimizer)
         logger.info("resuming %s at update %d of %d", checkpoint, progress["step"], schedule.total)
+    run.write_config(config)
     tracker = Tracker(
         run.metrics,
         config.tracking,
@@ -82,7 +87,7 @@ def train_stage1(config: Stage1Config) -> RunFolder:
     )
     progress["wandb_run_id"] = tracker.run_id
 
-    def encode(views: list, max_length: int) -> np.ndarray:
+    def encode(views: Sequence[View], max_length: int) -> np.ndarray:
         tokens = backbone.tokenizer.encode_views(views, max_length)
         return backbone.encode(tokens, config.loss.micro_batch_tokens).numpy()
 
@@ -92,7 +97,7 @@ def train_stage1(config: Stage1Config) -> RunFolder:
         )
 
     bar = tqdm(total=schedule.total, initial=progress["step"], desc="Stage I", unit="update", dynamic_ncols=True)
-    with StopRequest() as stop:
+    with contextlib.closing(tracker), bar, StopRequest() as stop:
         for batch in schedule.after(progress["step"]):
             start = time.perf_counter()
             metrics = stage1_backward(backbone, collate(batch.records), config.loss, update=batch.step - 1)
@@ -112,20 +117,16 @@ def train_stage1(config: Stage1Config) -> RunFolder:
             if last or stop.requested or (config.trainer.save_freq and batch.step % config.trainer.save_freq == 0):
                 save()
             if stop.requested and not last:
-                bar.close()
-                tracker.close()
                 raise Interrupted(
                     f"stopped at update {batch.step} of {schedule.total}; run it again to go on: {run.root}"
                 )
-    bar.close()
 
     if config.trainer.export:
-        export_retriever(backbone, run.export)
+        export_retriever(backbone, run.export, config.trainer.export_max_length)
         export_causal_lm(backbone, run.causal_lm)
         if validation is not None:
-            weight = validation.fusion_weight(encode, config.data.max_length, config.data.document_max_length)
+            weight = validation.fusion_weight(encode, config.trainer.export_max_length)
             write_fusion_weight(run.export, weight, chosen_on=f"{len(validation.queries)} held-out training requests")
-    tracker.close()
     rows = read_metrics(run.metrics)
     plot_curves(rows, ["loss/total", "loss/raw", "loss/cot", "loss/kl", "loss/lm"], run.plots / "losses.png", "Stage I")
     return run

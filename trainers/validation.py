@@ -6,19 +6,21 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from configs.schema import ValidationConfig
 from data_pipeline.corpus import SkillCorpus
 from data_pipeline.heldout import is_heldout
-from data_pipeline.records import Stage1Record
+from data_pipeline.records import SELF_PREFIX, Stage1Record
 from evaluation.fusion_weight import choose_fusion_weight
 from evaluation.metrics import evaluate_ranking
 from models.views import View, document_view, raw_view
 from retrieval import BM25Index, DenseIndex, Ranking
 
 EncodeViews = Callable[[Sequence[View], int], np.ndarray]
+R = TypeVar("R", bound=Stage1Record)
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,17 @@ class HeldOutSet:
         metrics = evaluate_ranking(ranking, self.query_ids, self.qrels)
         return {f"val/{name}": metrics[name] for name in ("recall@1", "recall@5", "recall@10", "ndcg@10")}
 
-    def fusion_weight(self, encode: EncodeViews, max_length: int, document_max_length: int) -> float:
-        """The weight of the dense ranking in the BM25 fusion that is best on these requests (recall@10)."""
-        dense = self.dense_ranking(encode, max_length, document_max_length, depth=100)
+    def fusion_weight(self, encode: EncodeViews, max_length: int) -> float:
+        """The weight of the dense ranking in the BM25 fusion that is best on these requests (recall@10).
+
+        ``max_length`` is the exported retriever's, so that the weight fits what will be searched.
+        """
+        dense = self.dense_ranking(encode, max_length, max_length, depth=100)
         bm25 = BM25Index(self.document_ids, self.documents).search(self.queries, 100, matched_only=True)
         return choose_fusion_weight(dense, bm25, self.qrels, self.query_ids).weight
 
 
-def split_heldout(records: Sequence[Stage1Record], fraction: float) -> tuple[list[Stage1Record], list[Stage1Record]]:
+def split_heldout(records: Sequence[R], fraction: float) -> tuple[list[R], list[R]]:
     """(training, held-out) records; all records of a skill fall on one side, by the hash of its id."""
     if fraction <= 0:
         return list(records), []
@@ -73,7 +78,8 @@ def build_heldout_set(
     """The held-out requests with their candidate documents; None when nothing is held out."""
     if not heldout:
         return None
-    chosen = sorted(heldout, key=lambda r: _hash(r.record_id))[: config.max_queries]
+    written = [r for r in heldout if not r.record_id.startswith(SELF_PREFIX)]  # a document's own words would flatter
+    chosen = sorted(written or heldout, key=lambda r: _hash(r.record_id))[: config.max_queries]
     if config.corpus_file:
         corpus = SkillCorpus.from_jsonl(Path(config.corpus_file))
         documents = {skill_id: corpus.document(skill_id) for skill_id in corpus.ids}

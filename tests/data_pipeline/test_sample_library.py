@@ -210,9 +210,7 @@ def test_parameters_table_has_the_five_columns(skills: list[SkillFile]) -> None:
             continue
         for row in table[2:]:
             if len(row) != len(PARAMETER_COLUMNS) or not all(row) or row[2].lower() not in {"yes", "no"}:
-                offenders.append(
-                    f"{skill.skill_id}: row {row}: five filled cells, Required yes or no expected"
-                )
+                offenders.append(f"{skill.skill_id}: row {row}: five filled cells, Required yes or no expected")
     check(offenders)
 
 
@@ -232,9 +230,7 @@ def test_row_ids_are_unique(rows: list[dict[str, Any]]) -> None:
     check([f"{name}: {n} rows" for name, n in Counter(row["id"] for row in rows).items() if n > 1])
 
 
-def test_each_skill_has_two_training_rows_and_one_test_row(
-    skills: list[SkillFile], rows: list[dict[str, Any]]
-) -> None:
+def test_each_skill_has_two_training_rows_and_one_test_row(skills: list[SkillFile], rows: list[dict[str, Any]]) -> None:
     found = Counter((row["skill_id"], row["split"]) for row in rows)
     known = {skill.skill_id for skill in skills}
     offenders = [
@@ -243,9 +239,7 @@ def test_each_skill_has_two_training_rows_and_one_test_row(
         for split, n in (("train", 2), ("test", 1))
         if found[skill_id, split] != n
     ]
-    offenders += [
-        f"{row['id']}: no skill {row['skill_id']!r}" for row in rows if row["skill_id"] not in known
-    ]
+    offenders += [f"{row['id']}: no skill {row['skill_id']!r}" for row in rows if row["skill_id"] not in known]
     check(offenders)
 
 

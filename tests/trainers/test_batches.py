@@ -20,9 +20,7 @@ def make_records(count: int, skills: int | None = None) -> list[Stage1Record]:
 
 
 def make_schedule(records: list[Stage1Record], batch_size: int, epochs: int = 1, max_steps: int = 0, seed: int = 42):
-    return BatchSchedule(
-        records, batch_size=batch_size, epochs=epochs, max_steps=max_steps, seed=seed, exclusions=None
-    )
+    return BatchSchedule(records, batch_size=batch_size, epochs=epochs, max_steps=max_steps, seed=seed, exclusions=None)
 
 
 def ids(batch: Batch) -> list[str]:

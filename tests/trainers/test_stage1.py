@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import trainers.stage1
 from configs import to_yaml
+from data_pipeline.heldout import is_heldout
+from data_pipeline.records import Stage1Record
 from models.backbone import Backbone
 from models.views import document_view, raw_view
 from objectives.checkpoint import CheckpointError, list_checkpoints, load_checkpoint
+from objectives.stage1 import Stage1Batch, Stage1Collator
 from trainers.run_folder import RunFolder
 from trainers.stage1 import train_stage1
 from trainers.tracking import read_metrics
@@ -76,9 +80,21 @@ def test_checkpoints_are_written_as_often_and_kept_as_deep_as_configured(make_st
     assert [c.name for c in list_checkpoints(run.checkpoints)] == ["step_000004", "step_000006", "step_000007"]
 
 
-def test_in_training_recall_comes_from_requests_that_no_update_sees(make_stage1, tmp_path: Path):
+def test_in_training_recall_comes_from_requests_that_no_update_sees(
+    make_stage1, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    trained: set[str] = set()
+
+    class Collator(Stage1Collator):
+        def __call__(self, records: Sequence[Stage1Record]) -> Stage1Batch:
+            trained.update(r.positive_id for r in records)
+            return super().__call__(records)
+
+    monkeypatch.setattr(trainers.stage1, "Stage1Collator", Collator)
     keys = ["trainer.total_steps=5", "trainer.test_freq=2", "data.heldout_fraction=0.25"]
     run = train_stage1(make_stage1(tmp_path, *keys))
+    assert trained
+    assert not any(is_heldout(skill_id, 0.25) for skill_id in trained)
     recall = column(run, "val/recall@10")
     assert list(recall) == [2, 4, 5]
     assert all(0 <= value <= 1 for value in recall.values())
@@ -98,7 +114,9 @@ def test_the_export_is_the_last_checkpoint_as_a_sentence_transformer(make_stage1
 
     model = SentenceTransformer(str(run.export), device="cpu")
     np.testing.assert_allclose(model.encode_query(requests), encode([raw_view(q) for q in requests]), atol=1e-5)
-    np.testing.assert_allclose(model.encode_document(documents), encode([document_view(d) for d in documents]), atol=1e-5)
+    np.testing.assert_allclose(
+        model.encode_document(documents), encode([document_view(d) for d in documents]), atol=1e-5
+    )
     exported = Backbone.load(run.causal_lm).state()
     assert all(torch.equal(value, exported[name]) for name, value in backbone.state().items())
     weight = json.loads((run.export / "retrieval.json").read_text())
@@ -213,4 +231,6 @@ def test_a_stopped_and_resumed_run_ends_like_an_unbroken_one_bit_for_bit(
     rows, whole = read_metrics(run.metrics), read_metrics(unbroken.metrics)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     for row, other in zip(rows, whole, strict=True):
-        assert {k: v for k, v in row.items() if k != "time/step"} == {k: v for k, v in other.items() if k != "time/step"}
+        assert {k: v for k, v in row.items() if k != "time/step"} == {
+            k: v for k, v in other.items() if k != "time/step"
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,14 @@ from trainers.validation import HeldOutSet, build_heldout_set, split_heldout
 
 def record(number: int, skill: str, negatives: tuple[str, ...] = ("n0",)) -> Stage1Record:
     return Stage1Record(
-        f"r{number}", f"query {number}", "why", skill, f"{skill} text", negatives, tuple(f"{n} text" for n in negatives), "c"
+        f"r{number}",
+        f"query {number}",
+        "why",
+        skill,
+        f"{skill} text",
+        negatives,
+        tuple(f"{n} text" for n in negatives),
+        "c",
     )
 
 
@@ -68,13 +76,21 @@ def test_a_limit_on_documents_keeps_every_target(limit: int, expected: int):
 
 def test_a_limit_on_queries_takes_the_same_ones_whatever_the_order():
     heldout = [record(i, f"t{i}") for i in range(20)]
-    found, again = (
-        build_heldout_set(rows, [], ValidationConfig(max_queries=5)) for rows in (heldout, heldout[::-1])
-    )
+    found, again = (build_heldout_set(rows, [], ValidationConfig(max_queries=5)) for rows in (heldout, heldout[::-1]))
     assert found is not None
     assert again is not None
     assert len(found.queries) == 5
     assert found.query_ids == again.query_ids
+
+
+def test_requests_made_of_a_documents_own_words_are_not_measured():
+    written, made = record(1, "a"), replace(record(2, "b"), record_id="self/b/0")
+    found = build_heldout_set([made, written], [], ValidationConfig())
+    assert found is not None
+    assert found.query_ids == ["r1"]
+    alone = build_heldout_set([made], [], ValidationConfig())  # better than nothing
+    assert alone is not None
+    assert alone.query_ids == ["self/b/0"]
 
 
 def test_a_corpus_file_gives_the_candidates_and_a_target_it_lacks_is_added(tmp_path: Path):
@@ -137,13 +153,20 @@ def ranked(documents: dict[str, str], order: str) -> TableEncoder:
     return TableEncoder({raw_view("alpha").text: [1.0, 0.0], **{documents[s]: angles[s] for s in documents}})
 
 
+def test_the_weight_is_chosen_with_inputs_as_long_as_the_exported_retrievers():
+    documents = {"a": "alpha", "b": "one", "c": "two"}
+    encoder = ranked(documents, "abc")
+    fusion_set(documents).fusion_weight(encoder, 99)
+    assert {length for _, length in encoder.calls} == {99}
+
+
 def test_the_weight_is_one_where_bm25_misleads():
     # Dense: a, c, b; BM25: b alone. a leads only if w/61 > w/63 + (1 - w)/61, that is w > 0.969: of the grid, 1.0.
     documents = {"a": "one", "b": "alpha", "c": "two"}
-    assert fusion_set(documents).fusion_weight(ranked(documents, "acb"), 77, 55) == 1.0
+    assert fusion_set(documents).fusion_weight(ranked(documents, "acb"), 77) == 1.0
 
 
 def test_the_weight_is_the_middle_where_bm25_is_right_and_dense_wrong():
     # Dense: c, b, a; BM25: a alone. a leads for every w below 0.969, and of equal weights the one nearest to 0.5 is taken.
     documents = {"a": "alpha", "b": "one", "c": "two"}
-    assert fusion_set(documents).fusion_weight(ranked(documents, "cba"), 77, 55) == 0.5
+    assert fusion_set(documents).fusion_weight(ranked(documents, "cba"), 77) == 0.5

@@ -1,0 +1,289 @@
+"""Stage II as a whole, with real Ray actors: what is logged, who has which weights, and what stops a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from safetensors.torch import load_file
+
+from actors.launch import Roles, generate, launch_roles, push_weights
+from configs import ConfigError, to_yaml
+from data_pipeline.records import read_stage2
+from models.tokenization import ModelTokenizer
+from objectives.checkpoint import list_checkpoints
+from rewards import RewardError
+from trainers.batches import BatchSchedule
+from trainers.grpo import GrpoLoop, rollout_seed, train_grpo
+from trainers.interrupt import Interrupted
+from trainers.run_folder import RunFolder
+from trainers.tracking import read_metrics
+from trainers.validation import split_heldout
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+CUSTOM_TERMS = [
+    "reward.terms.pattern.function=examples.custom_reward:follows_pattern",
+    "reward.terms.pattern.weight=0.2",
+    "reward.terms.pattern.params.longest=32",
+    "reward.terms.wide.function=rewards.terms:margin",
+    "reward.terms.wide.weight=0.5",
+    "reward.terms.wide.params.tau=0.5",
+]
+WEIGHTS = {"margin": 1.0, "gain": 1.0, "length": 1.0, "pattern": 0.2, "wide": 0.5}
+
+
+@pytest.fixture(scope="module")
+def unbroken(ray_cluster, make_grpo, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Three updates with the paper's terms and two more by import path."""
+    return train_grpo(make_grpo(tmp_path_factory.mktemp("unbroken"), *CUSTOM_TERMS))
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_every_curve_is_logged(unbroken: RunFolder):
+    rows = read_metrics(unbroken.metrics)
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    curves = {f"reward/{term}/{what}" for term in (*WEIGHTS, "total") for what in ("mean", "std")}
+    curves |= {"actor/pg_loss", "actor/kl_loss", "actor/entropy", "actor/grad_norm"}
+    curves |= {"actor/pg_clipfrac", "actor/pg_clipfrac_lower"}
+    curves |= {"response/length_mean", "response/length_max", "response/clip_ratio", "sampler/collisions"}
+    for row in rows:
+        assert curves <= row.keys()
+        assert row["actor/entropy"] > 0
+        assert 1 <= row["response/length_mean"] <= row["response/length_max"] <= 12
+    assert [row["step"] for row in rows if "val/recall@10" in row] == [2, 3]
+
+
+def test_the_total_is_the_weighted_sum_of_the_terms_whoever_wrote_them(unbroken: RunFolder):
+    for row in read_metrics(unbroken.metrics):
+        expected = sum(weight * row[f"reward/{term}/mean"] for term, weight in WEIGHTS.items())
+        assert row["reward/total/mean"] == pytest.approx(expected, abs=1e-5)
+        assert row["reward/wide/mean"] != 0.0
+
+
+def test_the_policy_starts_at_the_reference_and_leaves_it(unbroken: RunFolder):
+    kl = [row["actor/kl_loss"] for row in read_metrics(unbroken.metrics)]
+    assert kl[0] == pytest.approx(0.0, abs=1e-6)
+    assert min(kl[1:]) > 1e-5
+
+
+def test_the_frozen_retriever_encodes_a_document_once_a_run(unbroken: RunFolder):
+    rows = read_metrics(unbroken.metrics)
+    assert rows[0]["retrieval/documents_encoded"] == rows[0]["retrieval/pool_documents"] > 0
+    assert sum(row["retrieval/documents_encoded"] for row in rows) <= 12  # there are twelve skills
+
+
+def test_what_a_run_leaves(unbroken: RunFolder, tiny_folder: Path):
+    checkpoints = list_checkpoints(unbroken.checkpoints)
+    assert [c.name for c in checkpoints] == ["step_000001", "step_000002", "step_000003"]
+    steps = [weights_of(c) for c in checkpoints]
+    assert any(not torch.equal(steps[0][name], steps[2][name]) for name in steps[0])
+    exported = weights_of(unbroken.causal_lm)
+    assert all(torch.equal(exported[name], value) for name, value in steps[2].items())
+    assert (unbroken.export / "modules.json").is_file()
+    assert (unbroken.export / "retrieval.json").is_file()
+    for name in ("rewards.png", "policy.png"):
+        assert (unbroken.plots / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_ended_after_two_updates_goes_on_to_the_same_weights(unbroken: RunFolder, make_grpo, tmp_path: Path):
+    # What a crash between the second and the third checkpoint leaves: the third update is logged and its weights are lost.
+    config = make_grpo(tmp_path, *CUSTOM_TERMS)
+    run = RunFolder.of(config.run)
+    shutil.copytree(unbroken.root, run.root)
+    shutil.rmtree(run.checkpoints / "step_000003")
+    shutil.rmtree(run.export)
+    train_grpo(config)
+    for name in ("model.safetensors", "optimizer.pt"):
+        resumed, whole = (folder.checkpoints / "step_000003" / name for folder in (run, unbroken))
+        assert resumed.is_file()
+        if name == "model.safetensors":
+            expected = load_file(whole)
+            assert all(torch.equal(value, expected[key]) for key, value in load_file(resumed).items())
+    rows, whole_rows = read_metrics(run.metrics), read_metrics(unbroken.metrics)
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    for key, value in whole_rows[2].items():
+        # the frozen retriever's cache starts empty in a new process
+        if not key.startswith("time/") and key != "retrieval/documents_encoded":
+            assert rows[2][key] == value, key
+
+
+# -- the roles ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def roles(ray_cluster, make_grpo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
+    """All roles, with two rollout workers."""
+    started = launch_roles(make_grpo(tmp_path_factory.mktemp("roles"), "rollout.workers=2"))
+    started.wait_ready(timeout_s=240)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def loop(roles: Roles, make_grpo, tmp_path: Path, tiny_folder: Path) -> GrpoLoop:
+    """The training loop over these roles, in a new run folder, with far more updates than a test waits for."""
+    config = make_grpo(tmp_path, "rollout.workers=2", "trainer.total_steps=0", "trainer.total_epochs=500")
+    training, _ = split_heldout(read_stage2(config.data.train_file), config.data.heldout_fraction)
+    schedule = BatchSchedule(training, batch_size=4, epochs=500, max_steps=0, seed=42, exclusions=None)
+    return GrpoLoop(config, RunFolder.of(config.run), roles, ModelTokenizer.load(tiny_folder), schedule, None, {})
+
+
+def worker_weights(worker) -> dict[str, torch.Tensor]:
+    state = ray.get(
+        worker.__ray_call__.remote(lambda self: {k: v.numpy() for k, v in self.engine.backbone.state().items()})
+    )
+    return {name: torch.tensor(array) for name, array in state.items()}
+
+
+def policy_weights(roles: Roles) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(array) for name, array in ray.get(roles.policy.weights.remote())[1].items()}
+
+
+def is_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(value, right[name]) for name, value in left.items())
+
+
+def test_every_role_is_a_process_of_its_own(roles: Roles):
+    handles = roles.all()
+    assert set(handles) == {"policy", "reference", "retriever", "reward", "rollout-0", "rollout-1"}
+    pids = {name: ray.get(handle.__ray_call__.remote(lambda self: os.getpid())) for name, handle in handles.items()}
+    assert len({*pids.values(), os.getpid()}) == len(pids) + 1
+
+
+def test_rollouts_are_the_same_whatever_the_number_of_workers(roles: Roles, loop: GrpoLoop):
+    prompts = loop.tokenizer.encode_prompts([f"please plan delivery route {i}" for i in range(5)], 64)
+    seeds = [rollout_seed(42, 1, f"r{i}") for i in range(5)]
+    version, _ = push_weights(roles)
+    together, _ = generate(roles, prompts, seeds, version)
+    alone, _ = generate(dataclasses.replace(roles, rollouts=roles.rollouts[:1]), prompts, seeds, version)
+    tokens = [[rollout.tokens for rollout in group] for group in together]
+    assert tokens == [[rollout.tokens for rollout in group] for group in alone]
+    assert [len(group) for group in tokens] == [3] * 5
+    assert (
+        len({tuple(rollout) for group in tokens for rollout in group}) > 10
+    )  # samples differ, within and between groups
+
+
+def test_every_rollout_worker_has_the_policys_weights_after_a_push(roles: Roles, loop: GrpoLoop):
+    version, _ = push_weights(roles)
+    before = worker_weights(roles.rollouts[0])
+    loop.step(loop.schedule.records[:4], 1, version)
+    assert is_equal(worker_weights(roles.rollouts[0]), before)  # nothing moves by itself
+    assert not is_equal(policy_weights(roles), before)
+    newer, _ = push_weights(roles)
+    assert newer == version + 1
+    for worker in roles.rollouts:
+        assert is_equal(worker_weights(worker), policy_weights(roles))
+
+
+def test_a_worker_that_missed_a_push_fails_the_step(roles: Roles, loop: GrpoLoop):
+    version, _ = push_weights(roles)
+    loop.step(loop.schedule.records[:4], 1, version)
+    newer, _ = push_weights(dataclasses.replace(roles, rollouts=roles.rollouts[:1]))
+    expected = f"holds weights of version {version}, the policy is at {newer}: a weight push was lost"
+    with pytest.raises(RuntimeError, match=expected):
+        loop.step(loop.schedule.records[:4], 2, newer)
+    push_weights(roles)
+    loop.step(loop.schedule.records[:4], 2, newer)
+
+
+def test_ctrl_c_ends_the_step_and_leaves_a_checkpoint(loop: GrpoLoop):
+    loop.config.trainer.save_freq = 0
+
+    def press() -> None:
+        deadline = time.monotonic() + 120
+        while not read_metrics(loop.run.metrics) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press, daemon=True)
+    presser.start()
+    with pytest.raises(Interrupted) as stopped:
+        loop.run_to_end()
+    presser.join()
+    steps = [row["step"] for row in read_metrics(loop.run.metrics)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert [c.name for c in list_checkpoints(loop.run.checkpoints)] == [f"step_{steps[-1]:06d}"]
+    assert stopped.value.code == 130
+    assert f"stopped at update {steps[-1]} of {loop.schedule.total}; run it again to go on" in str(stopped.value)
+
+
+# -- what is refused ----------------------------------------------------------------------------------------------------
+
+
+def test_resources_that_the_cluster_lacks_are_refused_at_once(make_grpo, tmp_path: Path):
+    start = time.monotonic()
+    keys = ["resources.policy_cpus=90", "resources.rollout_cpus=4.5", "rollout.workers=2"]
+    with pytest.raises(ConfigError, match=r"need 99 CPUs \(resources\.\*\), the cluster has 4"):
+        train_grpo(make_grpo(tmp_path, *keys))
+    with pytest.raises(ConfigError, match=r"need 0\.5 GPUs \(resources\.\*\), the cluster has 0"):
+        train_grpo(make_grpo(tmp_path, "resources.reference_gpus=0.5"))
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("function", ["no_such_module:reward", "rewards.terms:no_such_function"])
+def test_a_reward_that_cannot_be_imported_is_refused_at_once(make_grpo, tmp_path: Path, function: str):
+    start = time.monotonic()
+    with pytest.raises(RewardError, match=rf"reward\.terms\.mine\.function is '{function}'"):
+        train_grpo(make_grpo(tmp_path, f"reward.terms.mine.function={function}"))
+    assert time.monotonic() - start < 10
+
+
+NAN_TERM = """
+from __future__ import annotations
+
+CALLS = []
+
+
+def breaks_at_the_second_batch(batch):
+    CALLS.append(1)
+    values = [0.0] * len(batch.rationales)
+    if len(CALLS) == 2:
+        values[4] = float("nan")
+    return values
+"""
+
+
+def test_a_nan_of_a_custom_term_ends_the_run_by_name_and_the_last_checkpoint_stands(make_grpo, tmp_path: Path):
+    # As users start it: a cluster of the run's own, and the term in a module that only PYTHONPATH knows.
+    (tmp_path / "brittle_reward.py").write_text(NAN_TERM)
+    config = make_grpo(
+        tmp_path, "reward.terms.brittle.function=brittle_reward:breaks_at_the_second_batch", "trainer.save_freq=1"
+    )
+    file = tmp_path / "grpo.yaml"
+    file.write_text(to_yaml(config))
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    result = subprocess.run(
+        [sys.executable, "-m", "trainers.grpo", str(file)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    run = RunFolder.of(config.run)
+    schedule_ids = {r.record_id for r in read_stage2(config.data.train_file)}
+    assert result.returncode == 1, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert "reward term 'brittle' gave nan for rollout 4 of query '" in line
+    assert line.split("of query '")[1].split("'")[0] in schedule_ids
+    assert "Traceback" not in result.stderr
+    assert [c.name for c in list_checkpoints(run.checkpoints)] == ["step_000001"]
+    assert [row["step"] for row in read_metrics(run.metrics)] == [1]
