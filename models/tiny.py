@@ -14,12 +14,15 @@ END_TOKEN = "<|im_end|>"
 
 @dataclass
 class TinyConfig:
-    """Shape of the tiny backbone; the defaults give 2.0 million parameters, more than half of them embeddings."""
+    """Shape of the tiny backbone; the defaults give 1.8 million parameters, most of them embeddings.
 
-    vocab_size: int = 6000
+    One wide layer learns a small library faster, update for update and second for second, than two narrow ones.
+    """
+
+    vocab_size: int = 8000
     hidden_size: int = 192
-    intermediate_size: int = 512
-    num_layers: int = 2
+    intermediate_size: int = 256
+    num_layers: int = 1
     num_heads: int = 6
     num_key_value_heads: int = 3
     head_dim: int = 32

@@ -102,11 +102,11 @@ def policy_objective(
         log_probs,
         per_token,
         mask,
-        loss_agg_mode=config.loss_agg_mode,
-        config=verl_config,  # pyright: ignore[reportCallIssue]
+        loss_agg_mode=config.loss_agg_mode,  # pyright: ignore[reportCallIssue]
+        config=verl_config,
     )
     kl = kl_penalty(log_probs, ref_log_probs, config.kl_loss_type)  # pyright: ignore[reportArgumentType]
-    kl_loss = agg_loss(kl, mask, config.loss_agg_mode, **options["global_batch_info"])
+    kl_loss = agg_loss(loss_mat=kl, loss_mask=mask, loss_agg_mode=config.loss_agg_mode, **options["global_batch_info"])
     share = float(mask.sum()) / max(info.num_tokens, 1)
     reported = {
         "actor/pg_loss": float(loss.detach()),

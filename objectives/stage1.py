@@ -114,6 +114,18 @@ def stage1_backward(backbone: Backbone, batch: Stage1Batch, config: Stage1LossCo
         ``loss/total`` and the unweighted terms ``loss/raw``, ``loss/cot``, ``loss/kl``, ``loss/lm``, and the in-batch
         accuracies of both query views.
     """
+    retrieval = config.lambda_raw > 0 or config.lambda_cot > 0 or config.lambda_kl > 0
+    value, metrics = _retrieval_backward(backbone, batch, config, update) if retrieval else (0.0, {})
+    if config.lambda_lm > 0:
+        metrics["loss/lm"] = _lm_backward(backbone, batch, config)
+        value += config.lambda_lm * metrics["loss/lm"]
+    return {"loss/total": value, **metrics}
+
+
+def _retrieval_backward(
+    backbone: Backbone, batch: Stage1Batch, config: Stage1LossConfig, update: int
+) -> tuple[float, dict[str, float]]:
+    """Eqs. 2, 3 and 5 over documents that are encoded once; the weighted sum and the terms."""
     device = backbone.device
     with_kl = config.lambda_kl > 0 and update >= config.kl_start_update
     views: dict[str, Sequence[Sequence[int]]] = {"raw": batch.raw, "documents": batch.documents}
@@ -161,11 +173,7 @@ def stage1_backward(backbone: Backbone, batch: Stage1Batch, config: Stage1LossCo
         stop_gradient=frozenset({"teacher"}),
         cache=config.gradient_cache,
     )
-    value = total.item()
-    if config.lambda_lm > 0:
-        metrics["loss/lm"] = _lm_backward(backbone, batch, config)
-        value += config.lambda_lm * metrics["loss/lm"]
-    return {"loss/total": value, **metrics}
+    return total.item(), metrics
 
 
 def _lm_backward(backbone: Backbone, batch: Stage1Batch, config: Stage1LossConfig) -> float:

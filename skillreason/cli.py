@@ -133,9 +133,9 @@ def backbone_fetch(
 def backbone_create(
     corpus: Annotated[Path, typer.Option(help="skills whose text trains the tokenizer")],
     out: Annotated[Path, typer.Option(help="folder to write")],
-    vocab_size: Annotated[int, typer.Option(help="tokens of the byte-level BPE")] = 6000,
+    vocab_size: Annotated[int, typer.Option(help="tokens of the byte-level BPE")] = 8000,
     hidden_size: Annotated[int, typer.Option(help="embedding dimensions")] = 192,
-    layers: Annotated[int, typer.Option(help="transformer layers")] = 2,
+    layers: Annotated[int, typer.Option(help="transformer layers")] = 1,
     seed: Annotated[int, typer.Option(help="seed of the weights")] = 0,
 ) -> None:
     """Create an untrained tiny Qwen3 backbone with a tokenizer trained on a library."""

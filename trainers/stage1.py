@@ -113,7 +113,9 @@ def train_stage1(config: Stage1Config) -> RunFolder:
                 metrics |= validation.recall(encode, config.data.max_length, config.data.document_max_length)
             tracker.log(batch.step, metrics)
             bar.update()
-            bar.set_postfix(loss=f"{metrics['loss/total']:.3f}", acc=f"{metrics['train/accuracy_raw']:.2f}")
+            bar.set_postfix(
+                loss=f"{metrics['loss/total']:.3f}", acc=f"{metrics.get('train/accuracy_raw', float('nan')):.2f}"
+            )
             if last or stop.requested or (config.trainer.save_freq and batch.step % config.trainer.save_freq == 0):
                 save()
             if stop.requested and not last:

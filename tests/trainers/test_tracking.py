@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import wandb
 
 from configs.schema import TrackingConfig
 from trainers.tracking import Tracker, read_metrics, reward_ends
@@ -97,7 +98,7 @@ def wandb_history(file: Path) -> dict[int, dict[str, float]]:
         position += 7 + length
         if kind not in (1, 4):  # the first or a middle piece of a longer record
             continue
-        record = protocol.Record()
+        record = protocol.Record()  # type: ignore[attr-defined]
         record.ParseFromString(part)
         part = b""
         if record.WhichOneof("record_type") == "history":
@@ -126,6 +127,7 @@ def test_an_offline_wandb_run_has_the_same_numbers_and_needs_no_network(
     tracker.log(1, {"loss/total": 2.5, "reward/margin/mean": -0.125})
     tracker.log(2, {"loss/total": 2.0, "reward/margin/mean": 0.5})
     tracker.close()
+    wandb.teardown()  # ends W&B's own process, which may still be writing the file
     (found,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert tracker.run_id in found.name
     assert wandb_history(found) == {row.pop("step"): row for row in raw_rows(file)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,7 +111,7 @@ class TableEncoder:
         self.vectors = vectors
         self.calls: list[tuple[list[str], int]] = []
 
-    def __call__(self, views: list[View], max_length: int) -> np.ndarray:
+    def __call__(self, views: Sequence[View], max_length: int) -> np.ndarray:
         self.calls.append(([view.text for view in views], max_length))
         return np.array([self.vectors[view.text] for view in views], dtype=np.float32)
 
