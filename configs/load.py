@@ -167,6 +167,7 @@ def _validate_common(run: RunConfig, trainer: TrainerConfig, tracking: TrackingC
 def _validate_optimizer(prefix: str, optim: OptimizerConfig) -> None:
     _one_of(f"{prefix}.name", optim.name, ("adamw", "adafactor"))
     _positive(f"{prefix}.lr", optim.lr)
+    _one_of(f"{prefix}.schedule", optim.schedule, ("constant", "linear"))
     if len(optim.betas) != 2 or not all(0 <= b < 1 for b in optim.betas):
         raise ConfigError(f"{prefix}.betas is {optim.betas}; expected two numbers in [0, 1)")
     _at_least(f"{prefix}.weight_decay", optim.weight_decay, 0)
@@ -202,6 +203,7 @@ def _validate_stage1(config: Stage1Config) -> None:
 
 def _validate_grpo(config: GrpoConfig) -> None:
     _validate_optimizer("actor.optim", config.actor.optim)
+    _one_of("actor.optim.schedule", config.actor.optim.schedule, ("constant",))
     if config.rollout.n < 2:
         raise ConfigError(
             f"rollout.n is {config.rollout.n}; expected at least 2: a group of one has no relative advantage"

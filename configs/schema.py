@@ -32,6 +32,7 @@ class ModelConfig:
 class OptimizerConfig:
     name: str = "adamw"  # adamw or adafactor
     lr: float = 2e-5
+    schedule: str = "constant"  # or linear: down to zero over the run (Stage I alone); ours
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])  # ours
     weight_decay: float = 0.01  # ours
     clip_grad: float = 1.0  # ours; 0 switches clipping off

@@ -40,6 +40,14 @@ def build_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimizerC
     raise ValueError(f"optim.name is {config.name!r}; expected 'adamw' or 'adafactor'")
 
 
+def set_learning_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig, step: int, total: int) -> float:
+    """Set and return the learning rate of update ``step`` (from 1) of ``total``: a pure function, so resuming needs no state."""
+    rate = config.lr if config.schedule == "constant" else config.lr * (total - step + 1) / total
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    return rate
+
+
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], limit: float) -> float:
     """Clip the global gradient norm to ``limit`` (0: no clipping) and return the norm before clipping.
 

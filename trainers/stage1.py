@@ -23,7 +23,7 @@ from models.backbone import Backbone
 from models.export import export_causal_lm, export_retriever
 from models.views import View
 from objectives.checkpoint import load_checkpoint, read_checkpoint_state, save_checkpoint
-from objectives.optimizers import build_optimizer, clip_gradients
+from objectives.optimizers import build_optimizer, clip_gradients, set_learning_rate
 from objectives.stage1 import Stage1Collator, stage1_backward
 from retrieval.retriever import write_fusion_weight
 from trainers.batches import BatchSchedule
@@ -102,6 +102,7 @@ def train_stage1(config: Stage1Config) -> RunFolder:
             start = time.perf_counter()
             metrics = stage1_backward(backbone, collate(batch.records), config.loss, update=batch.step - 1)
             metrics["train/grad_norm"] = clip_gradients(backbone.parameters(), config.optim.clip_grad)
+            metrics["train/lr"] = set_learning_rate(optimizer, config.optim, batch.step, schedule.total)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             metrics["time/step"] = time.perf_counter() - start

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from configs.schema import OptimizerConfig
-from objectives.optimizers import build_optimizer, clip_gradients
+from objectives.optimizers import build_optimizer, clip_gradients, set_learning_rate
 
 
 def with_gradient(values: list, gradient: list) -> nn.Parameter:
@@ -97,3 +97,14 @@ def test_a_norm_that_is_not_finite_raises_before_any_update(bad: float):
     with pytest.raises(FloatingPointError, match=r"the gradient norm is (nan|inf); the weights were left as they are"):
         clip_gradients([parameter], 1.0)
     assert parameter.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("constant", [0.4, 0.4, 0.4, 0.4]), ("linear", [0.4, 0.3, 0.2, 0.1])]
+)
+def test_learning_rate_is_a_function_of_the_update_alone(schedule: str, expected: list[float]):
+    config = OptimizerConfig(lr=0.4, schedule=schedule)
+    optimizer = build_optimizer([torch.nn.Parameter(torch.zeros(1))], config)
+    for step, rate in enumerate(expected, start=1):
+        assert set_learning_rate(optimizer, config, step, total=4) == pytest.approx(rate)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate)
