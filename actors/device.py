@@ -15,4 +15,6 @@ def place(device: str, threads: int, seed: int = 0) -> str:
     torch.manual_seed(seed)
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("run.device is 'cuda'; this process sees no CUDA device; expected auto or cpu")
     return device

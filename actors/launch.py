@@ -18,8 +18,8 @@ from actors.reference import Reference
 from actors.retriever import RewardRetriever
 from actors.reward import RewardScorer
 from actors.rollout import RolloutBatch, RolloutWorker
-from configs import ConfigError
-from configs.schema import GrpoConfig, ModelConfig
+from cluster.placement import check_resources
+from configs.schema import GrpoConfig, ModelConfig, RolloutConfig
 from models.generation import Rollout, SamplingParams
 from models.views import View
 
@@ -56,7 +56,7 @@ class Roles:
 
         Raises:
             RoleError: a role's constructor raised, or its process died.
-        TimeoutError: naming the roles that did not come up and the cluster's free resources.
+            TimeoutError: naming the roles that did not come up and the cluster's free resources.
         """
         pending = {handle.ready.remote(): name for name, handle in self.all().items()}
         results: dict[str, Any] = {}
@@ -68,7 +68,7 @@ class Roles:
                 try:
                     results[name] = ray.get(reference)
                 except RayActorError as error:
-                    raise RoleError(f"the {name} role did not start: {_last_line(error)}") from error
+                    raise RoleError(f"the {name} role did not start: {last_line(error)}") from error
             if not done and pending:
                 waiting = ", ".join(pending.values())
                 if time.monotonic() > deadline:
@@ -84,7 +84,7 @@ class Roles:
             ray.kill(handle)
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     """What was raised, without the remote traceback before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
@@ -98,26 +98,6 @@ class RemoteRetriever:
 
     def __call__(self, views: list[View], max_length: int) -> np.ndarray:
         return ray.get(self.handle.encode.remote(views, max_length))
-
-
-def check_resources(config: GrpoConfig) -> None:
-    """Refuse a placement that this cluster cannot hold, before an actor waits for ever.
-
-    Raises:
-        ConfigError: naming what is needed and what the cluster has.
-    """
-    res, members = config.resources, config.rollout.workers
-    needed = {
-        "CPU": res.policy_cpus + res.reference_cpus + res.retriever_cpus + res.rollout_cpus * members,
-        "GPU": res.policy_gpus + res.reference_gpus + res.retriever_gpus + res.rollout_gpus * members,
-    }
-    total = ray.cluster_resources()
-    for kind, amount in needed.items():
-        if amount > total.get(kind, 0.0) + 1e-9:
-            raise ConfigError(
-                f"the roles need {amount:g} {kind}s (resources.*), the cluster has {total.get(kind, 0.0):g}; "
-                "lower resources.* or add nodes"
-            )
 
 
 def launch_roles(config: GrpoConfig, exclusions: Mapping[str, Set[str]] | None = None) -> Roles:
@@ -165,10 +145,7 @@ def launch_roles(config: GrpoConfig, exclusions: Mapping[str, Set[str]] | None =
         )
     )
     params = sampling_params(config)
-    rollout = replace(
-        config.rollout,
-        max_model_len=config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length,
-    )
+    rollout = engine_config(config)
     rollouts = [
         ray.remote(RolloutWorker)
         .options(num_cpus=res.rollout_cpus, num_gpus=res.rollout_gpus)
@@ -176,6 +153,12 @@ def launch_roles(config: GrpoConfig, exclusions: Mapping[str, Set[str]] | None =
         for _ in range(config.rollout.workers)
     ]
     return Roles(policy, reference, retriever, reward, rollouts)
+
+
+def engine_config(config: GrpoConfig) -> RolloutConfig:
+    """The rollout keys with ``max_model_len`` filled in: an engine must hold the longest prompt with the longest response."""
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    return replace(config.rollout, max_model_len=config.rollout.max_model_len or longest)
 
 
 def sampling_params(config: GrpoConfig) -> SamplingParams:

@@ -35,7 +35,7 @@ def config_path(name: str | Path) -> Path:
     if path.is_file():
         return path
     own = Path(__file__).parent / f"{path.name.removesuffix('.yaml')}.yaml"
-    if own.is_file():
+    if own.is_file() and path.parent == Path("."):
         return own
     known = ", ".join(sorted(p.stem for p in own.parent.glob("*.yaml")))
     raise ConfigError(f"no configuration file {name}; expected a YAML file or one of: {known}")
@@ -213,6 +213,11 @@ def _validate_grpo(config: GrpoConfig) -> None:
     if not 0 < config.rollout.top_p <= 1:
         raise ConfigError(f"rollout.top_p is {config.rollout.top_p}; expected a number in (0, 1]")
     _at_least("rollout.workers", config.rollout.workers, 1)
+    _at_least("rollout.max_batch_tokens", config.rollout.max_batch_tokens, 0)
+    _at_least("actor.ppo_max_token_len", config.actor.ppo_max_token_len, 0)
+    _at_least("reward.micro_batch_tokens", config.reward.micro_batch_tokens, 0)
+    for key, value in vars(config.resources).items():
+        _at_least(f"resources.{key}", value, 0)
     _at_least("data.max_prompt_length", config.data.max_prompt_length, 8)
     _at_least("data.max_response_length", config.data.max_response_length, 1)
     _at_least("data.max_query_length", config.data.max_query_length, 8)
@@ -225,7 +230,7 @@ def _validate_grpo(config: GrpoConfig) -> None:
             f"data.max_response_length, {needed}"
         )
     _positive("actor.clip_ratio", config.actor.clip_ratio)
-    if config.actor.clip_ratio_c <= 1:
+    if not 1 < config.actor.clip_ratio_c < math.inf:
         raise ConfigError(f"actor.clip_ratio_c is {config.actor.clip_ratio_c}; expected more than 1")
     _at_least("actor.kl_loss_coef", config.actor.kl_loss_coef, 0)
     _at_least("actor.ppo_epochs", config.actor.ppo_epochs, 1)
@@ -237,7 +242,11 @@ def _validate_grpo(config: GrpoConfig) -> None:
         raise ConfigError("reward.mask_exclusions is true; data.exclusions_file must name the exclusion graph")
     if not config.reward.terms:
         raise ConfigError("reward.terms is empty; expected at least one term, such as margin")
+    if all(term.weight == 0 for term in config.reward.terms.values()):
+        raise ConfigError("reward.terms.*.weight are all 0; nothing would be rewarded")
     for name, term in config.reward.terms.items():
+        if name == "total":
+            raise ConfigError("reward.terms.total: the name of the weighted sum's own curve; give the term another one")
         if not math.isfinite(term.weight):
             raise ConfigError(f"reward.terms.{name}.weight is {term.weight}; expected a finite number")
         if not term.function and name not in BUILTIN_TERMS:
@@ -245,6 +254,9 @@ def _validate_grpo(config: GrpoConfig) -> None:
                 f"reward.terms.{name}: no built-in term of this name (there are {', '.join(BUILTIN_TERMS)}); "
                 f"give reward.terms.{name}.function=package.module:function"
             )
+        tau = term.params.get("tau", 1.0)
+        if not term.function and not (isinstance(tau, int | float) and tau > 0):
+            raise ConfigError(f"reward.terms.{name}.params.tau is {tau!r}; expected a number above 0")
         if term.function and ":" not in term.function:
             raise ConfigError(f"reward.terms.{name}.function is {term.function!r}; expected package.module:function")
 
@@ -257,6 +269,8 @@ def _one_of(key: str, value: str, accepted: Sequence[str]) -> None:
 def _at_least(key: str, value: float, bound: float) -> None:
     if not value >= bound:
         raise ConfigError(f"{key} is {value}; expected at least {bound}")
+    if value == math.inf:
+        raise ConfigError(f"{key} is {value}; expected a finite number")
 
 
 def _between(key: str, value: float, low: float, high: float) -> None:

@@ -17,7 +17,7 @@ class RunConfig:
     name: str = MISSING  # folder below root; naming an existing run resumes it
     root: str = "runs"
     seed: int = 42
-    threads: int = 0  # CPU threads of this process; 0 leaves torch's choice
+    threads: int = 0  # CPU threads of Stage I's process; 0 leaves torch's choice (Stage II: resources.threads)
     device: str = "auto"  # auto, cpu or cuda
     checkpoints: str = ""  # where checkpoints go; empty: <run folder>/checkpoints
 

@@ -21,6 +21,7 @@ def export_retriever(backbone: Backbone, out: str | Path, max_length: int = 4096
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
+    _store_format(backbone)
     limit = min(max_length, getattr(backbone.model.config, "max_position_embeddings", max_length))
     with tempfile.TemporaryDirectory() as scratch:
         backbone.model.base_model.save_pretrained(scratch)
@@ -47,11 +48,16 @@ def export_retriever(backbone: Backbone, out: str | Path, max_length: int = 4096
 def export_causal_lm(backbone: Backbone, out: str | Path) -> Path:
     """Write the whole causal LM, tokenizer and generation settings: what Stage II, transformers and vLLM load."""
     tokenizer = backbone.tokenizer
-    backbone.model.config.pooling_token_id = tokenizer.pooling_token_id
-    backbone.model.config.rationale_prompt = tokenizer.prompt_style
+    _store_format(backbone)
     backbone.model.generation_config.eos_token_id = list(tokenizer.stop_token_ids)
     backbone.model.generation_config.pad_token_id = tokenizer.pad_id
     with atomic_folder(out) as folder:
         backbone.model.save_pretrained(folder)
         tokenizer.hf.save_pretrained(folder)
     return Path(out)
+
+
+def _store_format(backbone: Backbone) -> None:
+    """Keep in config.json what the tokenizer cannot say: the pooling token and the rationale prompt trained on."""
+    backbone.model.config.pooling_token_id = backbone.tokenizer.pooling_token_id
+    backbone.model.config.rationale_prompt = backbone.tokenizer.prompt_style

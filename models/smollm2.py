@@ -43,7 +43,7 @@ FORMAT = 1
 """Raised when the conversion changes, so that folders converted by an older release are made anew."""
 
 
-class SmolLM2Error(RuntimeError):
+class SmolLM2Error(ValueError):
     """The weights could not be fetched or are not the ones expected; the message says what to do."""
 
 

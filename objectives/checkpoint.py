@@ -38,6 +38,9 @@ def save_checkpoint(
     The folder appears only when complete; the manifest in ``state.json`` lists every file with its size.
     """
     target = Path(folder) / f"step_{step:06d}"
+    for name, weight in backbone.state().items():
+        if not torch.isfinite(weight).all():
+            raise FloatingPointError(f"weight {name} is not finite after update {step}; no checkpoint was written")
     with atomic_folder(target) as scratch:
         save_file({k: v.contiguous().cpu() for k, v in backbone.state().items()}, scratch / "model.safetensors")
         torch.save(optimizer.state_dict(), scratch / "optimizer.pt")
@@ -79,6 +82,8 @@ def read_checkpoint_state(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{manifest}: format is {found!r}, expected {FORMAT!r}: written by another program or version"
         )
+    if not isinstance(state.get("files"), dict) or "progress" not in state or "step" not in state:
+        raise CheckpointError(f"{manifest}: without files, step or progress; the checkpoint is incomplete")
     for name, size in state["files"].items():
         file = folder / name
         if not file.is_file():
@@ -107,7 +112,10 @@ def load_checkpoint(
     try:
         backbone.load_state(load_file(folder / "model.safetensors"))
         if optimizer is not None:
+            wanted = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
             optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu"))
+            for group, settings in zip(optimizer.param_groups, wanted, strict=True):
+                group.update(settings)  # learning rate, decay, ...: the configuration of this run counts
     except Exception as error:
         raise CheckpointError(f"{folder}: does not fit this run: {error}") from error
     if restore_rng:

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ train_app = typer.Typer(help="Train a retriever: stage1, then grpo.", no_args_is
 backbone_app = typer.Typer(help="Make or fetch small backbones for machines without a GPU.", no_args_is_help=True)
 app.add_typer(train_app, name="train")
 app.add_typer(backbone_app, name="backbone")
+
+EXPECTED_ERRORS = (ValueError, OSError, FloatingPointError, TimeoutError)
+"""What a user can put right, every named error of ours among them: shown as one line. Anything else keeps its traceback."""
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="configuration overrides", show_default=False)
@@ -43,7 +46,9 @@ def demo(
     backbone: Annotated[
         str, typer.Option(help="tiny (made from the library) or small (SmolLM2's first layers)")
     ] = "tiny",
-    out: Annotated[Path, typer.Option(help="run folder; an unfinished demo in it goes on")] = Path("runs/demo"),
+    out: Annotated[
+        Path, typer.Option(help="run folder; an unfinished demo in it goes on, a finished one is run anew")
+    ] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="seed of the backbone, the batches and the rollouts")] = 42,
 ) -> None:
     """The main job on the embedded sample library: records, Stage I, Stage II, evaluation, export, three searches."""
@@ -253,14 +258,6 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    except Exception as error:
-        if not _expected(error):
-            raise
+    except EXPECTED_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-
-
-def _expected(error: Exception) -> bool:
-    """What a user can put right; anything else keeps its traceback. Every named error of ours is one of these types."""
-    expected: tuple[Any, ...] = (ValueError, OSError, FloatingPointError, TimeoutError)
-    return isinstance(error, expected) or type(error).__name__ in {"SmolLM2Error"}

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 from tqdm import tqdm
 
-from actors.launch import Roles, generate, launch_roles, push_weights
+from actors.launch import RoleError, Roles, generate, last_line, launch_roles, push_weights
 from actors.policy import PolicyBatch
 from actors.reward import RewardRequest, RewardResult
+from cluster.placement import ray_session
 from configs import GrpoConfig, to_yaml
 from data_pipeline.exclusions import ExclusionGraph
 from data_pipeline.records import Stage2Record, read_stage2
@@ -34,7 +35,7 @@ from rewards import load_terms
 from trainers.batches import BatchSchedule
 from trainers.interrupt import Interrupted, StopRequest
 from trainers.main import main
-from trainers.run_folder import RunFolder, check_identity, run_identity
+from trainers.run_folder import RunFolder, check_identity, check_input_files, run_identity, use_absolute_paths
 from trainers.tracking import Tracker, read_metrics
 from trainers.validation import HeldOutSet, build_heldout_set, split_heldout
 
@@ -44,14 +45,16 @@ logger = logging.getLogger(__name__)
 def train_grpo(config: GrpoConfig) -> RunFolder:
     """Run Stage II to its end, or go on from the newest checkpoint of the run's folder.
 
-    Connects to the Ray cluster it runs in (a job's, or ``RAY_ADDRESS``), or starts one on this machine.
+    Runs on the cluster it is connected to, that of ``RAY_ADDRESS`` (a Ray job's), or one of its own on this machine.
 
     Raises:
         ConfigError, RecordError, BackboneError, CheckpointError: before the first update, naming what is wrong.
         RewardError: a reward term gave something that cannot be trained on; the last checkpoint stands.
         Interrupted: after Ctrl-C, with the checkpoint of the last complete update written.
     """
+    check_input_files(config)
     run = RunFolder.of(config.run)
+    use_absolute_paths(config)
     exclusions = ExclusionGraph.read(config.data.exclusions_file) if config.data.exclusions_file else None
     training, heldout = split_heldout(read_stage2(config.data.train_file), config.data.heldout_fraction)
     schedule = BatchSchedule(
@@ -71,22 +74,17 @@ def train_grpo(config: GrpoConfig) -> RunFolder:
         check_identity(run, read_checkpoint_state(checkpoint)["progress"].get("identity", {}), identity)
     run.write_config(config)
 
-    started_ray = not ray.is_initialized()
-    if started_ray:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
-    roles: Roles | None = None
-    try:
-        roles = launch_roles(config, exclusions.adjacency if exclusions else None)
-        roles.wait_ready()
-        loop = GrpoLoop(config, run, roles, tokenizer, schedule, validation, identity)
-        loop.run_to_end(checkpoint)
-    except RayTaskError as error:
-        raise _cause(error) from error
-    finally:
-        if roles is not None:
-            roles.stop()
-        if started_ray:
-            ray.shutdown()
+    with ray_session(), contextlib.ExitStack() as stack:
+        try:
+            roles = launch_roles(config, exclusions.adjacency if exclusions else None)
+            stack.callback(roles.stop)
+            roles.wait_ready()
+            loop = GrpoLoop(config, run, roles, tokenizer, schedule, validation, identity)
+            loop.run_to_end(checkpoint)
+        except RayTaskError as error:
+            raise _cause(error) from error
+        except RayActorError as error:
+            raise RoleError(f"a role's process died: {last_line(error)}; the last checkpoint stands") from error
     return run
 
 

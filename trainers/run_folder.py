@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from configs import ConfigError, to_yaml
 from configs.schema import GrpoConfig, RunConfig, Stage1Config
-from data_pipeline.records import Stage1Record
+from data_pipeline.records import Stage1Record, record_to_row
 from models.folders import atomic_write_text
 from objectives.checkpoint import list_checkpoints
 
@@ -24,8 +25,9 @@ class RunFolder:
 
     @classmethod
     def of(cls, run: RunConfig) -> RunFolder:
-        root = Path(run.root) / run.name
-        return cls(root, Path(run.checkpoints) if run.checkpoints else root / "checkpoints")
+        """Absolute paths: Ray actors run in folders of their own."""
+        root = (Path(run.root) / run.name).resolve()
+        return cls(root, Path(run.checkpoints).resolve() if run.checkpoints else root / "checkpoints")
 
     @property
     def metrics(self) -> Path:
@@ -53,15 +55,55 @@ class RunFolder:
         return found[-1] if found else None
 
 
+def check_input_files(config: Stage1Config | GrpoConfig) -> None:
+    """Refuse file names that are wrong before anything starts.
+
+    Raises:
+        ConfigError: naming the key and the file that does not exist.
+    """
+    files = {
+        "data.train_file": config.data.train_file,
+        "data.exclusions_file": config.data.exclusions_file,
+        "validation.corpus_file": config.validation.corpus_file,
+    }
+    for key, file in files.items():
+        if file and not Path(file).is_file():
+            raise ConfigError(f"{key} is {file!r}: no such file")
+
+
+def use_absolute_paths(config: GrpoConfig) -> None:
+    """Make local model folders absolute: Ray actors run in folders of their own."""
+    for section, key in ((config.model, "path"), (config.reward, "retriever_path")):
+        value = getattr(section, key)
+        if value and Path(value).is_dir():
+            setattr(section, key, str(Path(value).resolve()))
+
+
 def run_identity(config: Stage1Config | GrpoConfig, records: Sequence[Stage1Record]) -> dict[str, Any]:
-    """What must not change between a run and its resumption: which batches there are, and of what."""
-    digest = hashlib.sha256("\n".join(r.record_id for r in records).encode()).hexdigest()[:16]
+    """What must not change between a run and its resumption: the batches, what is in them, and the model it began with."""
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(json.dumps(record_to_row(record), sort_keys=True).encode())
+    exclusions = config.data.exclusions_file
     return {
         "stage": "stage1" if isinstance(config, Stage1Config) else "grpo",
         "data.train_batch_size": config.data.train_batch_size,
         "run.seed": config.run.seed,
-        "records of data.train_file": f"{len(records)} ({digest})",
+        "records of data.train_file": f"{len(records)} ({digest.hexdigest()[:16]})",
+        "data.exclusions_file": _file_digest(Path(exclusions)) if exclusions else "",
+        "model.path": _model_digest(config.model.path),
     }
+
+
+def _model_digest(path: str) -> str:
+    """A local folder's weights by content, a hub id by its name."""
+    weights = sorted(Path(path).glob("*.safetensors"))
+    return " ".join(_file_digest(file) for file in weights) if weights else path
+
+
+def _file_digest(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()[:16]
 
 
 def check_identity(run: RunFolder, saved: dict[str, Any], current: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from objectives.stage1 import Stage1Collator, stage1_backward
 from retrieval.retriever import write_fusion_weight
 from trainers.batches import BatchSchedule
 from trainers.interrupt import Interrupted, StopRequest
-from trainers.run_folder import RunFolder, check_identity, run_identity
+from trainers.run_folder import RunFolder, check_identity, check_input_files, run_identity
 from trainers.tracking import Tracker, read_metrics
 from trainers.validation import build_heldout_set, split_heldout
 
@@ -43,6 +43,7 @@ def train_stage1(config: Stage1Config) -> RunFolder:
         FloatingPointError: a loss or gradient that is not finite; the last checkpoint stands.
         Interrupted: after Ctrl-C, with the checkpoint of the last complete update written.
     """
+    check_input_files(config)
     run = RunFolder.of(config.run)
     device = place(config.run.device, config.run.threads, config.run.seed)
     exclusions = ExclusionGraph.read(config.data.exclusions_file) if config.data.exclusions_file else None

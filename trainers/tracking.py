@@ -30,6 +30,8 @@ class Tracker:
     ):
         self.file = file
         file.parent.mkdir(parents=True, exist_ok=True)
+        if resume_step == 0 and file.is_file() and file.stat().st_size:
+            file.replace(file.with_name(file.name + ".old"))  # a run begun anew: what was logged before is kept aside
         kept = [row for row in read_metrics(file) if row["step"] <= resume_step] if resume_step else []
         atomic_write_text(file, "".join(json.dumps(row) + "\n" for row in kept))
         self._handle = file.open("a", encoding="utf-8")

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from actors.launch import engine_config
 from actors.vllm_engine import VllmEngine
 from configs import GrpoConfig, load_config
 from configs.schema import ModelConfig, RolloutConfig
@@ -27,9 +28,9 @@ def test_an_engine_holds_the_longest_prompt_with_the_longest_response() -> None:
         None,
         [*FILES, "reward.terms.margin.weight=1.0", "data.max_prompt_length=1024", "data.max_response_length=192"],
     )
-    assert config.rollout.max_model_len == 1216
+    assert engine_config(config).max_model_len == 1216
 
 
 def test_a_given_capacity_stays() -> None:
     config = load_config(GrpoConfig, None, [*FILES, "reward.terms.margin.weight=1.0", "rollout.max_model_len=2048"])
-    assert config.rollout.max_model_len == 2048
+    assert engine_config(config).max_model_len == 2048

@@ -14,14 +14,14 @@ from trainers.stage1 import train_stage1
 
 def test_everything_lies_below_root_and_name():
     run = RunFolder.of(RunConfig(name="mine", root="somewhere"))
-    root = Path("somewhere/mine")
+    root = Path("somewhere/mine").resolve()  # Ray actors run in folders of their own
     assert (run.root, run.metrics, run.plots) == (root, root / "metrics.jsonl", root / "plots")
     assert (run.export, run.causal_lm) == (root / "export", root / "export" / "causal_lm")
     assert run.checkpoints == root / "checkpoints"
 
 
 def test_checkpoints_may_lie_elsewhere():
-    assert RunFolder.of(RunConfig(name="mine", checkpoints="big/disk")).checkpoints == Path("big/disk")
+    assert RunFolder.of(RunConfig(name="mine", checkpoints="big/disk")).checkpoints == Path("big/disk").resolve()
 
 
 def test_the_newest_complete_checkpoint_is_found(tmp_path: Path):
