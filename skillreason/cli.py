@@ -87,7 +87,7 @@ def records(
         str | None, typer.Option(help="embedding model for negatives (default: TF-IDF/SVD, which needs no model)")
     ] = None,
     self_requests: Annotated[
-        bool, typer.Option("--self-requests", help="add passages of each skill's own text to Stage I")
+        bool, typer.Option("--self-requests", help="add passages of the skills' and requests' text to Stage I")
     ] = False,
     query_source: Annotated[str, typer.Option(help="query neighbours from: dense or bm25")] = "dense",
     seed: Annotated[int, typer.Option(help="seed of the sampled negatives")] = 42,
@@ -110,7 +110,7 @@ def records(
         used = load_encoder(encoder)
     built = build_records(rows, skills, encoder=used, query_source=query_source, seed=seed, progress=True)  # type: ignore[arg-type]
     if self_requests and requests is not None:
-        built = add_self_requests(built, skills, seed, progress=True)
+        built = add_self_requests(built, skills, rows, seed, progress=True)
     if not built.stage1:
         raise ValueError(f"none of {len(rows)} requests gave a record; reasons: {built.manifest['rejected']}")
     write_records_folder(built, out)

@@ -46,7 +46,7 @@ def run_demo(out: Path, backbone: str = "tiny", seed: int = 42) -> dict[str, Any
         requests, bench = load_sample_requests()
         corpus.to_jsonl(paths.corpus)
         write_records(paths.bench, bench)
-        built = add_self_requests(build_records(requests, corpus, seed=seed), corpus, seed, progress=True)
+        built = add_self_requests(build_records(requests, corpus, seed=seed), corpus, requests, seed, progress=True)
         write_records_folder(built, paths.data)
         print(
             f"{len(corpus)} skills, {len(requests)} written requests, {len(built.stage1)} Stage-I and "

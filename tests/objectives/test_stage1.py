@@ -151,7 +151,9 @@ def test_terms_and_gradients_equal_the_equations(backbone: Backbone, batch: Stag
     expected["loss/total"].backward()
     expected_gradients = gradients(backbone)
     terms = stage1_backward(backbone, batch, config, update=30)
-    assert {k: terms[k] for k in expected} == pytest.approx({k: v.item() for k, v in expected.items()}, rel=1e-5, abs=1e-6)
+    assert {k: terms[k] for k in expected} == pytest.approx(
+        {k: v.item() for k, v in expected.items()}, rel=1e-5, abs=1e-6
+    )
     torch.testing.assert_close(gradients(backbone), expected_gradients, rtol=1e-4, atol=1e-5)
 
 
