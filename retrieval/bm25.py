@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 
@@ -33,6 +34,8 @@ class BM25Index:
 
     def __init__(self, ids: Sequence[str], texts: Sequence[str], k1: float = 1.5, b: float = 0.75) -> None:
         import bm25s
+
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG itself, and announces every index
 
         if k1 < 0:
             raise ValueError(f"k1 is {k1}; expected a number of at least 0")
