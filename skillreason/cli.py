@@ -222,7 +222,7 @@ def search(
     request: Annotated[str, typer.Argument(help="what you want done, in your words")],
     model: Annotated[str, typer.Option(help="model folder or hub id, bm25, or hybrid:FOLDER")],
     corpus: Annotated[Path, typer.Option(help="skills (JSONL, plain or gzipped)")],
-    k: Annotated[int, typer.Option(help="skills to show")] = 10,
+    k: Annotated[int, typer.Option("--k", "-k", help="skills to show")] = 10,
     hybrid: Annotated[bool, typer.Option("--hybrid", help="fuse with BM25")] = False,
     fusion_weight: Annotated[float | None, typer.Option(help="weight of the dense list in a hybrid")] = None,
     cache_dir: CacheDir = None,
