@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ import numpy as np
 from configs.schema import ValidationConfig
 from data_pipeline.corpus import SkillCorpus
 from data_pipeline.heldout import is_heldout
-from data_pipeline.records import SELF_PREFIX, Stage1Record
+from data_pipeline.records import SELF_PREFIX, Stage1Record, Stage2Record
 from evaluation.fusion_weight import choose_fusion_weight
 from evaluation.metrics import evaluate_ranking
 from models.views import View, document_view, raw_view
@@ -30,6 +30,7 @@ class HeldOutSet:
     Attributes:
         query_ids, queries, targets: ``[Q]``.
         document_ids, documents: ``[D]``, every target among them.
+        original_queries: ``[Q]``, the explicit wordings of implicit requests; empty in Stage I.
     """
 
     query_ids: list[str]
@@ -37,6 +38,7 @@ class HeldOutSet:
     targets: list[str]
     document_ids: list[str]
     documents: list[str]
+    original_queries: list[str] = field(default_factory=list)
 
     @property
     def qrels(self) -> dict[str, dict[str, int]]:
@@ -55,13 +57,26 @@ class HeldOutSet:
         return {f"val/{name}": metrics[name] for name in ("recall@1", "recall@5", "recall@10", "ndcg@10")}
 
     def fusion_weight(self, encode: EncodeViews, max_length: int) -> float:
-        """The weight of the dense ranking in the BM25 fusion that is best on these requests (recall@10).
+        """The weight of the dense ranking in the BM25 fusion that is best on these requests (recall@10), in both wordings.
 
-        ``max_length`` is the exported retriever's, so that the weight fits what will be searched.
+        BM25 finds explicit requests by their words and is weak on implicit ones: a weight chosen on the rewrites alone would
+        give up more on the former than it gains on the latter. ``max_length`` is the exported retriever's, so that the
+        weight fits what will be searched.
         """
-        dense = self.dense_ranking(encode, max_length, max_length, depth=100)
-        bm25 = BM25Index(self.document_ids, self.documents).search(self.queries, 100, matched_only=True)
-        return choose_fusion_weight(dense, bm25, self.qrels, self.query_ids).weight
+        asked = self._in_both_wordings()
+        dense = asked.dense_ranking(encode, max_length, max_length, depth=100)
+        bm25 = BM25Index(asked.document_ids, asked.documents).search(asked.queries, 100, matched_only=True)
+        return choose_fusion_weight(dense, bm25, asked.qrels, asked.query_ids).weight
+
+    def _in_both_wordings(self) -> HeldOutSet:
+        if not self.original_queries:
+            return self
+        return replace(
+            self,
+            query_ids=[*self.query_ids, *(f"{query_id}/original" for query_id in self.query_ids)],
+            queries=[*self.queries, *self.original_queries],
+            targets=[*self.targets, *self.targets],
+        )
 
 
 def split_heldout(records: Sequence[R], fraction: float) -> tuple[list[R], list[R]]:
@@ -101,6 +116,7 @@ def build_heldout_set(
         [r.positive_id for r in chosen],
         ids,
         [documents[s] for s in ids],
+        [r.original_query for r in chosen if isinstance(r, Stage2Record)],
     )
 
 

@@ -171,3 +171,17 @@ def test_the_weight_is_the_middle_where_bm25_is_right_and_dense_wrong():
     # Dense: c, b, a; BM25: a alone. a leads for every w below 0.969, and of equal weights the one nearest to 0.5 is taken.
     documents = {"a": "alpha", "b": "one", "c": "two"}
     assert fusion_set(documents).fusion_weight(ranked(documents, "cba"), 77) == 0.5
+
+
+def test_the_weight_serves_the_explicit_wording_too():
+    # "beta": BM25 has b alone, dense a first and b on rank 11. a leads if w/61 > w/71 + (1 - w)/61, that is w > 0.877; of 0.9
+    # and 1.0 the one nearer to 0.5 is taken. "alpha": BM25 has a alone, dense has it on rank 11. It leads if w < 0.877, is
+    # third at 0.9 (NDCG 0.5) and lost to recall@10 at 1.0. Together: 1 + 0.63 for 0.1 to 0.8 against 1 + 0.5 at 0.9.
+    names = "abcdefghijk"
+    documents = {name: {"a": "alpha", "b": "beta"}.get(name, f"text{name}") for name in names}
+    angles = {name: 0.1 + 0.1 * place for place, name in enumerate([*names[1:], "a"])}
+    vectors = {documents[name]: [np.cos(angle), np.sin(angle)] for name, angle in angles.items()}
+    encoder = TableEncoder({raw_view("alpha").text: [1.0, 0.0], raw_view("beta").text: [0.0, 1.0], **vectors})
+    implicit = HeldOutSet(["q"], ["beta"], ["a"], list(documents), list(documents.values()))
+    assert implicit.fusion_weight(encoder, 77) == 0.9
+    assert replace(implicit, original_queries=["alpha"]).fusion_weight(encoder, 77) == 0.5
