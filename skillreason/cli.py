@@ -26,7 +26,7 @@ backbone_app = typer.Typer(help="Make or fetch small backbones for machines with
 app.add_typer(train_app, name="train")
 app.add_typer(backbone_app, name="backbone")
 
-EXPECTED_ERRORS = (ValueError, OSError, FloatingPointError, TimeoutError)
+EXPECTED_ERRORS = (ValueError, OSError, FloatingPointError)
 """What a user can put right, every named error of ours among them: shown as one line. Anything else keeps its traceback."""
 
 Overrides = Annotated[

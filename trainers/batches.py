@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from configs import ConfigError
+from configs import ConfigError, GrpoConfig, Stage1Config
 from data_pipeline.exclusions import ExclusionGraph
 from data_pipeline.records import Stage1Record
 from data_pipeline.sampler import SeparatedBatchSampler
@@ -50,6 +50,20 @@ class BatchSchedule(Generic[R]):
         total = self.per_epoch * epochs
         self.total = min(total, max_steps) if max_steps > 0 else total
         self._sampler = SeparatedBatchSampler(records, batch_size, seed, exclusions=exclusions)
+
+    @classmethod
+    def of(
+        cls, config: Stage1Config | GrpoConfig, records: Sequence[R], exclusions: ExclusionGraph | None
+    ) -> BatchSchedule[R]:
+        """The updates that a configuration asks for."""
+        return cls(
+            records,
+            batch_size=config.data.train_batch_size,
+            epochs=config.trainer.total_epochs,
+            max_steps=config.trainer.total_steps,
+            seed=config.run.seed,
+            exclusions=exclusions,
+        )
 
     def after(self, step: int) -> Iterator[Batch[R]]:
         """The batches of updates ``step + 1`` to the last."""

@@ -29,13 +29,12 @@ from evaluation.plots import plot_curves
 from models.generation import Rollout
 from models.tokenization import ModelTokenizer
 from models.views import View
-from objectives.checkpoint import read_checkpoint_state
 from retrieval.retriever import write_fusion_weight
 from rewards import load_terms
 from trainers.batches import BatchSchedule
 from trainers.interrupt import Interrupted, StopRequest
 from trainers.main import main
-from trainers.run_folder import RunFolder, check_identity, check_input_files, run_identity, use_absolute_paths
+from trainers.run_folder import RunFolder, check_input_files, run_identity, use_absolute_paths
 from trainers.tracking import Tracker, read_metrics
 from trainers.validation import HeldOutSet, build_heldout_set, split_heldout
 
@@ -57,21 +56,12 @@ def train_grpo(config: GrpoConfig) -> RunFolder:
     use_absolute_paths(config)
     exclusions = ExclusionGraph.read(config.data.exclusions_file) if config.data.exclusions_file else None
     training, heldout = split_heldout(read_stage2(config.data.train_file), config.data.heldout_fraction)
-    schedule = BatchSchedule(
-        training,
-        batch_size=config.data.train_batch_size,
-        epochs=config.trainer.total_epochs,
-        max_steps=config.trainer.total_steps,
-        seed=config.run.seed,
-        exclusions=exclusions,
-    )
+    schedule = BatchSchedule.of(config, training, exclusions)
     tokenizer = ModelTokenizer.load(config.model.path)
     load_terms(config.reward.terms)  # the reward actor does the same; here a wrong import path is refused at once
     validation = build_heldout_set(heldout, training, config.validation)
     identity = run_identity(config, training)
-    checkpoint = run.latest_checkpoint()
-    if checkpoint is not None:
-        check_identity(run, read_checkpoint_state(checkpoint)["progress"].get("identity", {}), identity)
+    checkpoint = run.checkpoint_to_resume(identity)
     run.write_config(config)
 
     with ray_session(), contextlib.ExitStack() as stack:

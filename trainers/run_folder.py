@@ -13,7 +13,7 @@ from configs import ConfigError, to_yaml
 from configs.schema import GrpoConfig, RunConfig, Stage1Config
 from data_pipeline.records import Stage1Record, record_to_row
 from models.folders import atomic_write_text
-from objectives.checkpoint import list_checkpoints
+from objectives.checkpoint import list_checkpoints, read_checkpoint_state
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,13 @@ class RunFolder:
         """The newest complete checkpoint, if the run has one."""
         found = list_checkpoints(self.checkpoints)
         return found[-1] if found else None
+
+    def checkpoint_to_resume(self, identity: dict[str, Any]) -> Path | None:
+        """The newest checkpoint, refused when it was written by a run with another :func:`run_identity`."""
+        checkpoint = self.latest_checkpoint()
+        if checkpoint is not None:
+            check_identity(self, read_checkpoint_state(checkpoint)["progress"].get("identity", {}), identity)
+        return checkpoint
 
 
 def check_input_files(config: Stage1Config | GrpoConfig) -> None:

@@ -22,13 +22,13 @@ from evaluation.plots import plot_curves
 from models.backbone import Backbone
 from models.export import export_causal_lm, export_retriever
 from models.views import View
-from objectives.checkpoint import load_checkpoint, read_checkpoint_state, save_checkpoint
+from objectives.checkpoint import load_checkpoint, save_checkpoint
 from objectives.optimizers import build_optimizer, clip_gradients, set_learning_rate
 from objectives.stage1 import Stage1Collator, stage1_backward
 from retrieval.retriever import write_fusion_weight
 from trainers.batches import BatchSchedule
 from trainers.interrupt import Interrupted, StopRequest
-from trainers.run_folder import RunFolder, check_identity, check_input_files, run_identity
+from trainers.run_folder import RunFolder, check_input_files, run_identity
 from trainers.tracking import Tracker, read_metrics
 from trainers.validation import build_heldout_set, split_heldout
 
@@ -48,14 +48,7 @@ def train_stage1(config: Stage1Config) -> RunFolder:
     device = place(config.run.device, config.run.threads, config.run.seed)
     exclusions = ExclusionGraph.read(config.data.exclusions_file) if config.data.exclusions_file else None
     training, heldout = split_heldout(read_stage1(config.data.train_file), config.data.heldout_fraction)
-    schedule = BatchSchedule(
-        training,
-        batch_size=config.data.train_batch_size,
-        epochs=config.trainer.total_epochs,
-        max_steps=config.trainer.total_steps,
-        seed=config.run.seed,
-        exclusions=exclusions,
-    )
+    schedule = BatchSchedule.of(config, training, exclusions)
     if config.loss.lambda_kl > 0 and schedule.total <= config.loss.kl_start_update:
         logger.warning(
             "loss.kl_start_update is %d and the run has %d updates: the KL term of eq. 5 is never switched on",
@@ -72,9 +65,8 @@ def train_stage1(config: Stage1Config) -> RunFolder:
 
     identity = run_identity(config, training)
     progress = {"step": 0, "wandb_run_id": "", "collisions": 0, "identity": identity}
-    checkpoint = run.latest_checkpoint()
+    checkpoint = run.checkpoint_to_resume(identity)
     if checkpoint is not None:
-        check_identity(run, read_checkpoint_state(checkpoint)["progress"].get("identity", {}), identity)
         progress |= load_checkpoint(checkpoint, backbone, optimizer)
         logger.info("resuming %s at update %d of %d", checkpoint, progress["step"], schedule.total)
     run.write_config(config)
