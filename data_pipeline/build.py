@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tqdm import tqdm
 
-from data_pipeline.atomic import write_json
 from data_pipeline.corpus import SkillCorpus
 from data_pipeline.exclusions import (
     COPY_THRESHOLD,
@@ -41,6 +40,7 @@ from data_pipeline.records import (
 )
 from data_pipeline.tfidf import TfidfSvdEncoder
 from data_pipeline.validation import query_problem, record_problem
+from models.folders import write_json
 
 if TYPE_CHECKING:
     from models.encoder import Encoder

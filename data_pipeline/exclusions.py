@@ -7,14 +7,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from tqdm import tqdm
 
-from data_pipeline.atomic import write_json
 from data_pipeline.corpus import SkillCorpus
 from data_pipeline.trigrams import TrigramSets, copy_text
+from models.folders import write_json
+
+if TYPE_CHECKING:
+    from retrieval import DenseIndex
 
 COSINE_THRESHOLD = 0.85
 COPY_THRESHOLD = 0.60
@@ -85,12 +88,15 @@ class ExclusionGraph:
 
 
 def nearest_neighbours(
-    ids: list[str], embeddings: np.ndarray, k: int = NEIGHBOURS, progress: bool = False
+    ids: list[str], embeddings: np.ndarray, k: int = NEIGHBOURS, progress: bool = False, index: DenseIndex | None = None
 ) -> Neighbours:
-    """The ``k`` nearest other skills of each, by exact inner product over L2-normalized ``embeddings[n, d]``."""
+    """The ``k`` nearest other skills of each, by exact inner product over L2-normalized ``embeddings[n, d]``.
+
+    ``index`` may be one that the caller has of the same embeddings; it spares a second copy of them.
+    """
     from retrieval import DenseIndex
 
-    index = DenseIndex(ids, embeddings)
+    index = index or DenseIndex(ids, embeddings)
     k = min(k, len(ids) - 1)
     found: list[list[str]] = []
     cosines = np.zeros((len(ids), k))
@@ -137,11 +143,15 @@ def build_exclusion_graph(
     _check_share("copy_threshold", copy_threshold)
     passing, fraction = _check_pass_rate(embeddings, encoder, threshold, max_pair_fraction)
     pairs = _candidate_pairs(corpus, neighbours, -np.inf if text_gate else threshold)
-    trigrams = TrigramSets(copy_text(skill) for skill in corpus)
+    # only of the skills that have a pair: of 65,714 that is a few thousand
+    compared = sorted(set(pairs) | {high for others in pairs.values() for high in others})
+    trigrams = TrigramSets(copy_text(corpus[position]) for position in compared)
+    packed = {position: i for i, position in enumerate(compared)}
     edges: list[ExclusionEdge] = []
     for left in tqdm(sorted(pairs), desc="comparing texts", disable=not progress):
         others = sorted(pairs[left])
-        for other, jaccard in zip(others, trigrams.jaccard_to(left, others), strict=True):
+        jaccards = trigrams.jaccard_to(packed[left], [packed[other] for other in others])
+        for other, jaccard in zip(others, jaccards, strict=True):
             cosine = pairs[left][other]
             is_copy = jaccard > copy_threshold
             if is_copy or cosine > threshold:

@@ -10,11 +10,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from data_pipeline.atomic import write_json
 from data_pipeline.cleaning import CleaningRules, DroppedRecord, RawSkill, Reason, clean
 from data_pipeline.corpus import SkillCorpus, metadata_from_row
 from data_pipeline.rows import RecordError, iterate_jsonl, read_rows
 from data_pipeline.skill_md import parse_skill_md
+from models.folders import write_json
 
 _NEVER_SKILLS = {".git", "node_modules", "__pycache__", ".venv"}
 _ID_KEYS = ("skill_id", "id")

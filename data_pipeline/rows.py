@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.atomic import atomic_file
+from models.folders import atomic_file
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 100

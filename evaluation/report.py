@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.atomic import write_json
-from models.folders import atomic_write_text
+from models.folders import atomic_write_text, write_json
 
 TABLE_METRICS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "ndcg@10": "NDCG@10"}
 """Metrics of the table and of ``results.json``, with their column heads."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.atomic import write_json
 from data_pipeline.corpus import SkillCorpus
 from data_pipeline.records import BenchQuery, read_bench
 from evaluation.metrics import evaluate_ranking
+from models.folders import write_json
 from retrieval.ranking import Ranking
 from retrieval.retriever import HybridRetriever, open_retriever, split_model_spec
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from retrieval.ranking import Ranking, check_ids, check_k
 
@@ -13,7 +14,7 @@ _GPU_LIMIT = 2048
 """Results per query that FAISS returns on a GPU; larger requests go to the index on the CPU."""
 _TIE = 1e-5
 """Scores of the library this close may be ties: they come from blocked float32 products."""
-_QUERY_BLOCK = 64
+_QUERY_BLOCK = 1024
 
 
 class DenseIndex:
@@ -51,7 +52,7 @@ class DenseIndex:
         """Components of an embedding."""
         return int(self._embeddings.shape[1])
 
-    def search(self, query_embeddings: np.ndarray, k: int) -> Ranking:
+    def search(self, query_embeddings: np.ndarray, k: int, progress: bool = False) -> Ranking:
         """The ``k`` best documents (at most all) of each row of ``query_embeddings[n_queries, d]``.
 
         Raises:
@@ -67,7 +68,8 @@ class DenseIndex:
         _check_finite(queries, "query embedding")
         k = min(k, len(self.ids))
         rows = []
-        for start in range(0, len(queries), _QUERY_BLOCK):
+        blocks = range(0, len(queries), _QUERY_BLOCK)
+        for start in tqdm(blocks, desc="searching", disable=not progress):
             block = queries[start : start + _QUERY_BLOCK]
             for query, candidates in zip(block, self._candidates(block, k), strict=True):
                 scores = self._embeddings[candidates].astype(np.float64) @ query.astype(np.float64)

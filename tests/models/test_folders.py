@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from models.folders import atomic_folder, atomic_write_text
+from models.folders import atomic_folder, atomic_write_text, remove_leftovers, write_json
 
 
 def test_the_folder_appears_only_when_complete(tmp_path: Path):
@@ -51,3 +53,39 @@ def test_a_failing_write_leaves_the_old_text_and_nothing_else(tmp_path: Path):
         atomic_write_text(tmp_path / "b.txt", "half of a surrogate pair \ud800")
     assert [p.name for p in tmp_path.iterdir()] == ["b.txt"]
     assert (tmp_path / "b.txt").read_text() == "old"
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / ".kept").write_text("kept")
+    script = (
+        "import os, sys; from models.folders import atomic_file, atomic_folder\n"
+        "with atomic_folder(sys.argv[1] + '/folder') as folder, atomic_file(sys.argv[1] + '/file') as handle:\n"
+        "    (folder / 'half').write_text('x'); os._exit(1)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=Path(__file__).parents[2], check=False)
+    names = remove_leftovers(tmp_path)
+    assert [name.split(".")[1] for name in names] == ["file", "folder"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".kept", "kept"]
+    assert remove_leftovers(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_folder_lost_in_the_middle_of_being_replaced_gets_its_name_back(tmp_path: Path, replaced: bool):
+    old = tmp_path / ".export.old.k3v9.tmp" / "folder"
+    old.mkdir(parents=True)
+    (old / "file").write_text("old")
+    if replaced:
+        (tmp_path / "export").mkdir()
+        (tmp_path / "export" / "file").write_text("new")
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert (tmp_path / "export" / "file").read_text() == ("new" if replaced else "old")
+
+
+def test_json_is_readable_and_refuses_what_other_readers_cannot_read(tmp_path: Path):
+    write_json(tmp_path / "a.json", {"é": [1, None]})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "é": [\n    1,\n    null\n  ]\n}\n'
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "a.json", float("nan"))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
