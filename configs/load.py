@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +12,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from configs.schema import GrpoConfig, OptimizerConfig, RunConfig, Stage1Config, TrackingConfig, TrainerConfig
+from configs.parallel import optimizer_conflict, resolve_strategy
+from configs.schema import (
+    GrpoConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    RunConfig,
+    Stage1Config,
+    TrackingConfig,
+    TrainerConfig,
+)
 
-C = TypeVar("C", Stage1Config, GrpoConfig)
+C = TypeVar("C")
 
 BUILTIN_TERMS = ("margin", "gain", "length")
 LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean")
@@ -41,13 +50,19 @@ def config_path(name: str | Path) -> Path:
     raise ConfigError(f"no configuration file {name}; expected a YAML file or one of: {known}")
 
 
-def load_config(schema: type[C], path: str | Path | None, overrides: Sequence[str] = ()) -> C:
+def load_config(
+    schema: type[C],
+    path: str | Path | None,
+    overrides: Sequence[str] = (),
+    check: Callable[[Any], None] | None = None,
+) -> C:
     """Merge schema defaults, the YAML file and the overrides, in this order, and check the result.
 
     Args:
-        schema: ``Stage1Config`` or ``GrpoConfig``.
+        schema: a dataclass of ``configs.schema``, or one like them that another package has.
         path: YAML file, name of one in ``configs/``, or None for the defaults alone.
         overrides: ``key=value`` pairs such as ``data.train_batch_size=32``.
+        check: what refuses values that no schema can; None: :func:`validate`.
 
     Raises:
         ConfigError: unknown key, wrong type, missing value or impossible combination.
@@ -73,7 +88,7 @@ def load_config(schema: type[C], path: str | Path | None, overrides: Sequence[st
     if missing:
         raise ConfigError(f"{', '.join(missing)}: required and not set; give it in the YAML or as {missing[0]}=VALUE")
     config: C = OmegaConf.to_object(merged)  # type: ignore[assignment]
-    validate(config)
+    (check or validate)(config)
     return config
 
 
@@ -132,7 +147,7 @@ def _key_names(node: Any, prefix: str) -> list[str]:
 # -- what no schema can say ---------------------------------------------------------------------------------------------
 
 
-def validate(config: Stage1Config | GrpoConfig) -> None:
+def validate(config: Any) -> None:
     """Refuse values that cannot work, before anything starts.
 
     Raises:
@@ -158,7 +173,7 @@ def _validate_common(run: RunConfig, trainer: TrainerConfig, tracking: TrackingC
     _one_of("run.device", run.device, ("auto", "cpu", "cuda"))
     _at_least("run.threads", run.threads, 0)
     _at_least("trainer.total_epochs", trainer.total_epochs, 1)
-    for key in ("total_steps", "save_freq", "test_freq"):
+    for key in ("total_steps", "save_freq", "test_freq", "max_restarts"):
         _at_least(f"trainer.{key}", getattr(trainer, key), 0)
     _at_least("trainer.max_ckpt_to_keep", trainer.max_ckpt_to_keep, 1)
     _one_of("tracking.wandb", tracking.wandb, ("online", "offline", "disabled"))
@@ -174,7 +189,34 @@ def _validate_optimizer(prefix: str, optim: OptimizerConfig) -> None:
     _at_least(f"{prefix}.clip_grad", optim.clip_grad, 0)
 
 
+def _validate_parallel(
+    prefix: str, parallel: ParallelConfig, default_strategy: str, optim: tuple[str, OptimizerConfig] | None = None
+) -> None:
+    _at_least(f"{prefix}.workers", parallel.workers, 1)
+    _between(f"{prefix}.min_workers", parallel.min_workers, 0, parallel.workers)
+    _one_of(f"{prefix}.strategy", parallel.strategy, ("auto", "single", "deepspeed", "fsdp2"))
+    _between(f"{prefix}.zero_stage", parallel.zero_stage, 0, 3)
+    if parallel.strategy == "single" and parallel.workers > 1:
+        raise ConfigError(
+            f"{prefix}.strategy is 'single' and {prefix}.workers is {parallel.workers}; expected 1 worker"
+        )
+    if optim is not None:
+        key, settings = optim
+        strategy = resolve_strategy(parallel, default_strategy)
+        conflict = optimizer_conflict(settings, strategy, parallel.zero_stage, optim_key=key, parallel_key=prefix)
+        if conflict:
+            raise ConfigError(conflict)
+
+
+def _validate_pool(prefix: str, key: str, workers: int, least: int) -> None:
+    _at_least(f"{prefix}.{key}", workers, 1)
+    _between(f"{prefix}.min_{key}", least, 0, workers)
+
+
 def _validate_stage1(config: Stage1Config) -> None:
+    _validate_parallel("parallel", config.parallel, "deepspeed", ("optim", config.optim))
+    for key, value in vars(config.resources).items():
+        _at_least(f"resources.{key}", value, 0)
     _validate_optimizer("optim", config.optim)
     _positive("loss.tau", config.loss.tau)
     _positive("loss.kl_temperature", config.loss.kl_temperature)
@@ -212,7 +254,26 @@ def _validate_grpo(config: GrpoConfig) -> None:
     _positive("rollout.temperature", config.rollout.temperature)
     if not 0 < config.rollout.top_p <= 1:
         raise ConfigError(f"rollout.top_p is {config.rollout.top_p}; expected a number in (0, 1]")
-    _at_least("rollout.workers", config.rollout.workers, 1)
+    _validate_pool("rollout", "workers", config.rollout.workers, config.rollout.min_workers)
+    _validate_pool("reward", "retriever_workers", config.reward.retriever_workers, config.reward.min_retriever_workers)
+    _validate_parallel("actor.parallel", config.actor.parallel, "fsdp2", ("actor.optim", config.actor.optim))
+    _validate_parallel("ref.parallel", config.ref.parallel, "fsdp2")
+    for prefix, parallel in (("actor.parallel", config.actor.parallel), ("ref.parallel", config.ref.parallel)):
+        if parallel.min_workers:
+            raise ConfigError(
+                f"{prefix}.min_workers is {parallel.min_workers}; expected 0: only Stage I's workers and the pools of Stage II "
+                "change their number in a run"
+            )
+    _one_of("rollout.weight_transfer", config.rollout.weight_transfer, ("object_store", "broadcast"))
+    _at_least("rollout.weight_bucket_mb", config.rollout.weight_bucket_mb, 1)
+    _at_least("ref.log_prob_max_token_len", config.ref.log_prob_max_token_len, 0)
+    _one_of("rollout_correction.rollout_is", config.rollout_correction.rollout_is, ("", "token", "sequence"))
+    _positive("rollout_correction.rollout_is_threshold", config.rollout_correction.rollout_is_threshold)
+    if config.rollout_correction.rollout_is and config.rollout.top_p < 1:
+        raise ConfigError(
+            f"rollout_correction.rollout_is is {config.rollout_correction.rollout_is!r} and rollout.top_p is "
+            f"{config.rollout.top_p}; expected top_p 1: the engine's probabilities within a nucleus are no match for the policy's"
+        )
     _at_least("rollout.max_batch_tokens", config.rollout.max_batch_tokens, 0)
     _at_least("actor.ppo_max_token_len", config.actor.ppo_max_token_len, 0)
     _at_least("reward.micro_batch_tokens", config.reward.micro_batch_tokens, 0)

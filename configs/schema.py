@@ -47,6 +47,21 @@ class TrainerConfig:
     test_freq: int = 25  # updates between recall measurements on held-out requests; 0: never
     export: bool = True  # write export/ (retriever) and export/causal_lm at the end
     export_max_length: int = 4096  # tokens the exported retriever keeps of a request or document
+    max_restarts: int = 3  # restarts of a training group from its last checkpoint after a lost process; ours
+
+
+@dataclass
+class ParallelConfig:
+    """How several processes train one model; the effective batch is the same for any number of them. Ours."""
+
+    workers: int = 1
+    min_workers: int = (
+        0  # Stage I: go on with this many when nodes are lost, up to workers when they come; 0: workers, fixed
+    )
+    strategy: str = (
+        "auto"  # single, deepspeed or fsdp2; auto: single for one worker, else deepspeed (Stage I) or fsdp2 (GRPO)
+    )
+    zero_stage: int = 2  # deepspeed: 0 replicas, 1 shards optimizer state, 2 gradients too, 3 weights too
 
 
 @dataclass
@@ -91,11 +106,22 @@ class Stage1LossConfig:
 
 
 @dataclass
+class Stage1ResourcesConfig:
+    """Ray resources of one training worker, where there are several."""
+
+    worker_cpus: float = 1.0
+    worker_gpus: float = 0.0
+    wait_s: float = 1800.0  # how long to wait for an autoscaler to bring what the cluster lacks
+
+
+@dataclass
 class Stage1Config:
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     data: Stage1DataConfig = field(default_factory=Stage1DataConfig)
     loss: Stage1LossConfig = field(default_factory=Stage1LossConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    resources: Stage1ResourcesConfig = field(default_factory=Stage1ResourcesConfig)
     optim: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -121,8 +147,16 @@ class RolloutConfig:
     temperature: float = 0.8
     top_p: float = 0.95
     workers: int = 1
+    min_workers: int = (
+        0  # the pool shrinks to this many when nodes are lost and grows to workers when they come; 0: workers
+    )
+    weight_transfer: str = (
+        "object_store"  # or broadcast: a process group of policy and rollouts (NCCL on GPUs, else gloo)
+    )
+    weight_bucket_mb: int = 512  # weights travel in pieces of this size
     max_batch_tokens: int = 65536  # padded prompt tokens x n decoded together (hf engine)
     # vllm engine; ours
+    sleep: bool = False  # free the engine's GPU memory while the policy trains; what colocated roles want
     max_model_len: int = 0  # tokens of a prompt with its response; 0: max_prompt_length + max_response_length of data
     gpu_memory_utilization: float = 0.4  # share of the GPU for its weights and its keys and values
     kv_cache_gb: float = 1.0  # memory for keys and values where there is no GPU
@@ -140,6 +174,24 @@ class ActorConfig:
     ppo_max_token_len: int = 16384  # padded tokens of one forward pass
     loss_agg_mode: str = "token-mean"
     sft_coef: float = 0.0  # E.3's auxiliary SFT loss on the teacher rationale
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+
+@dataclass
+class ReferenceConfig:
+    """The frozen reference group."""
+
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    log_prob_max_token_len: int = 0  # padded tokens of one forward pass; 0: actor.ppo_max_token_len
+
+
+@dataclass
+class RolloutCorrectionConfig:
+    """Truncated importance sampling against the mismatch between the engine that samples and the policy that learns. Off, as in
+    the paper; it needs rollout.top_p=1, see docs/numerics.md."""
+
+    rollout_is: str = ""  # token or sequence; empty: off
+    rollout_is_threshold: float = 2.0  # weights are cut at this value
 
 
 @dataclass
@@ -158,6 +210,8 @@ class RewardConfig:
     mask_exclusions: bool = False  # also keep exclusion-graph neighbours of the positive out of the hard negatives
     retriever_path: str = ""  # frozen reward retriever; empty: model.path
     micro_batch_tokens: int = 16384
+    retriever_workers: int = 1
+    min_retriever_workers: int = 0  # as rollout.min_workers
 
 
 @dataclass
@@ -173,6 +227,8 @@ class ResourcesConfig:
     retriever_gpus: float = 0.0
     rollout_cpus: float = 0.0
     rollout_gpus: float = 0.0
+    colocate: bool = False  # all roles share the GPUs of the policy's workers instead of reserving their own
+    wait_s: float = 1800.0  # how long to wait for an autoscaler to bring what the cluster lacks; 0: refuse at once
 
 
 @dataclass
@@ -182,6 +238,8 @@ class GrpoConfig:
     data: GrpoDataConfig = field(default_factory=GrpoDataConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
+    ref: ReferenceConfig = field(default_factory=ReferenceConfig)
+    rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
