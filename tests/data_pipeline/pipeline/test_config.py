@@ -1,0 +1,75 @@
+"""The pipeline's configuration: the paper's numbers, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import configs
+from configs import ConfigError
+from data_pipeline.pipeline import PipelineConfig, load_pipeline_config
+
+REQUIRED = ["out=x", "sources=[y]"]
+FOLDER = Path(configs.__file__).parent
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("data_*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_file_loads(path: Path) -> None:
+    load_pipeline_config(path, REQUIRED)
+
+
+def test_the_papers_numbers() -> None:
+    config = load_pipeline_config("data_paper", REQUIRED)
+    assert (config.exclusions.cosine, config.exclusions.copy, config.exclusions.neighbours) == (0.85, 0.60, 50)
+    quotas = config.negatives
+    assert (quotas.skill_neighbours, quotas.query_neighbours, quotas.same_category, quotas.cross_category) == (
+        4,
+        3,
+        2,
+        1,
+    )
+    chosen = config.select
+    assert (chosen.target, chosen.reserve, chosen.category_share, chosen.per_skill) == (30_000, 500, 0.40, 2)
+    assert (config.isolation.near, config.isolation.review, config.seed) == (0.85, 0.70, 42)
+    groups = config.reranker
+    assert (groups.select, groups.depth, groups.min_negatives) == (20_000, 20, 8)
+    assert (groups.name_jaccard, groups.id_jaccard, groups.text_jaccard, groups.cosine) == (0.60, 0.80, 0.60, 0.85)
+    assert (groups.query_negatives, groups.same_category, groups.cross_category) == (8, 1, 1)
+    assert PipelineConfig().exclusions == config.exclusions
+
+
+def test_a_role_without_a_teacher_of_its_own_has_the_default_one() -> None:
+    config = load_pipeline_config(None, [*REQUIRED, "teachers.default.kind=openai", "teachers.default.model=m"])
+    assert (config.teacher("review").model, config.teacher("rewrite").name) == ("m", "openai:m")
+    assert load_pipeline_config(None, REQUIRED).teacher("review").kind == "offline"
+
+
+def test_limits_and_prices_do_not_decide_what_is_asked() -> None:
+    base = load_pipeline_config(None, REQUIRED)
+    other = load_pipeline_config(
+        None, [*REQUIRED, "teachers.default.concurrency=2", "teachers.default.budget_tokens=5"]
+    )
+    model = load_pipeline_config(None, [*REQUIRED, "teachers.review.kind=openai", "teachers.review.model=m"])
+    assert base.asked == other.asked
+    assert [role for role in base.asked if base.asked[role] != model.asked[role]] == ["review"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sources=[]", "sources is empty"),
+        ("exclusions.cosine=1.5", r"exclusions.cosine is 1.5; expected a number from 0 to 1"),
+        ("teachers.nobody.kind=offline", r"teachers.nobody: no such role; expected default or one of synthesis"),
+        ("teachers.review.kind=openai", r"teachers.review.model is ''"),
+        ("categories.source=guess", r"categories.source is 'guess'; expected one of prefix, teacher, nearest"),
+        ("categories.source=nearest", r"categories.labels is \[\]; expected two or more"),
+        ("synthesis.teacher=false", "there would be no requests"),
+        ("negatives.query_source=sparse", r"negatives.query_source is 'sparse'; expected dense or bm25"),
+        ("select.target=0", r"select.target is 0; expected at least 1"),
+        ("select.taget=5", r"select.taget.*did you mean select.target"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_key(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_pipeline_config(None, [*REQUIRED, override])
