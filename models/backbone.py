@@ -7,7 +7,7 @@ appended pooling token is the embedding, and the LM head over the same hidden st
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Backbone(nn.Module):
         self.tokenizer = tokenizer
         self.compute_dtype = compute_dtype
         self.source = source
+        self.token_log_probs = TokenLogProbs(model.get_output_embeddings())
         # The token that pads may be the one that pools, and an embedding's padding_idx gets no gradient. Masks keep padding out.
         model.get_input_embeddings().padding_idx = None
 
@@ -92,6 +93,10 @@ class Backbone(nn.Module):
                 )
         model.config.use_cache = False
         return cls(model.to(device), tokenizer, compute_dtype=DTYPES[dtype], source=source)
+
+    def forward(self, face: str, *args: Any) -> Any:
+        """Call ``embed`` or ``response_log_probs``: wrappers that shard a module act when it is called as a whole."""
+        return getattr(self, face)(*args)
 
     # -- the encoder face -----------------------------------------------------------------------------------------------
 
@@ -148,6 +153,13 @@ class Backbone(nn.Module):
             ``log_probs[B, R]`` with gradients, ``entropy[B, R]`` (nats, detached) and ``mask[B, R]``, R the longest response;
             padding is 0 in all three.
         """
+        return self.response_log_probs_compared(prompts, responses, temperature, temperature)[:3]
+
+    def response_log_probs_compared(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], temperature: float, other: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What :meth:`response_log_probs` returns, and from the same logits the log-probabilities at temperature ``other``,
+        ``[B, R]``, detached."""
         sequences = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
         ids, mask = pad_right(sequences, self.tokenizer.pad_id, self.device)
         hidden = self.hidden_states(ids, mask)
@@ -161,37 +173,10 @@ class Backbone(nn.Module):
         row_index = torch.tensor(rows, dtype=torch.long, device=self.device)
         column_index = torch.tensor(columns, dtype=torch.long, device=self.device)
         targets = ids[row_index, column_index + 1]
-        selected, entropy = self._selected_log_probs(hidden[row_index, column_index], targets, temperature)
+        selected = self.token_log_probs(hidden[row_index, column_index], targets, temperature, other, self.autocast)
         where = response_mask.bool()
-        log_probs = torch.zeros_like(response_mask).masked_scatter(where, selected)
-        return log_probs, torch.zeros_like(response_mask).masked_scatter(where, entropy), response_mask
-
-    def _selected_log_probs(
-        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities of ``targets[N]`` and entropies, from ``hidden[N, d]``; logits exist one chunk at a time."""
-        if not len(targets):
-            return hidden.sum(dim=-1), hidden.sum(dim=-1).detach()
-
-        def chunk_log_probs(states: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            with self.autocast():
-                logits = self.model.get_output_embeddings()(states)
-            log_probs = F.log_softmax(logits.float() / temperature, dim=-1)
-            with torch.no_grad():
-                entropy = -(log_probs.exp() * log_probs).sum(-1)
-            return log_probs.gather(-1, target[:, None]).squeeze(-1), entropy
-
-        if len(targets) <= LOGIT_CHUNK or not torch.is_grad_enabled():
-            parts = [
-                chunk_log_probs(h, t)
-                for h, t in zip(hidden.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True)
-            ]
-        else:
-            parts = [
-                checkpoint(chunk_log_probs, h, t, use_reentrant=False)
-                for h, t in zip(hidden.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True)
-            ]
-        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+        log_probs, entropy, compared = (torch.zeros_like(response_mask).masked_scatter(where, s) for s in selected)
+        return log_probs, entropy, response_mask, compared
 
     # -- the rest -------------------------------------------------------------------------------------------------------
 
@@ -219,14 +204,88 @@ class Backbone(nn.Module):
         Raises:
             BackboneError: names or shapes differ from this model's; the message lists them.
         """
-        own = dict(self.model.named_parameters())
-        if own.keys() != state.keys():
-            extra, absent = sorted(state.keys() - own.keys()), sorted(own.keys() - state.keys())
-            raise BackboneError(f"weights of another model: unknown {extra[:3]}, missing {absent[:3]}")
+        check_weights(_shapes(dict(self.model.named_parameters())), _shapes(state))
+        for name, value in state.items():
+            self.load_parameter(name, value)
+
+    def load_parameter(self, name: str, value: torch.Tensor) -> None:
+        """Overwrite one parameter, of its own shape, in place."""
         with torch.no_grad():
-            for name, parameter in own.items():
-                if parameter.shape != state[name].shape:
-                    raise BackboneError(
-                        f"weight {name}: shape {tuple(state[name].shape)}, expected {tuple(parameter.shape)}"
-                    )
-                parameter.copy_(state[name])
+            self.model.get_parameter(name).copy_(value)
+
+    def gather_backbone(self) -> Backbone:
+        """The model itself: it is whole, see :class:`models.export.Exportable`."""
+        return self
+
+    def blank_copy(self) -> Backbone:
+        """A model on the CPU of the same kind and with the same tokenizer, its weights yet to be loaded."""
+        from transformers import AutoModelForCausalLM
+        from transformers.initialization import no_init_weights
+
+        with no_init_weights():
+            model = AutoModelForCausalLM.from_config(self.model.config, dtype=torch.float32)
+        model.tie_weights()
+        return Backbone(model.eval(), self.tokenizer, compute_dtype=self.compute_dtype, source=self.source)
+
+
+class TokenLogProbs(nn.Module):
+    """Log-probabilities of given tokens from hidden states, with the logits of one chunk of rows at a time.
+
+    How many chunks there are depends on the tokens, which differ between ranks. ZeRO-3 gathers a module's weights when the module
+    is called, on all ranks together: so the head's weight is this module's own, gathered once for all chunks.
+    """
+
+    bias: torch.Tensor | None
+
+    def __init__(self, head: Any):
+        super().__init__()
+        self.weight = head.weight
+        self.register_parameter("bias", getattr(head, "bias", None))
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        temperature: float,
+        other: float,
+        autocast: Callable[[], contextlib.AbstractContextManager[Any]],
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Log-probabilities of ``targets[N]``, entropies and detached log-probabilities at ``other``, from ``hidden[N, d]``."""
+
+        def of_chunk(states: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            with autocast():
+                logits = F.linear(states, self.weight, self.bias)
+            log_probs = F.log_softmax(logits.float() / temperature, dim=-1)
+            selected = log_probs.gather(-1, target[:, None]).squeeze(-1)
+            with torch.no_grad():
+                entropy = -(log_probs.exp() * log_probs).sum(-1)
+                compared = selected.detach()
+                if other != temperature:
+                    compared = F.log_softmax(logits.float() / other, dim=-1).gather(-1, target[:, None]).squeeze(-1)
+            return selected, entropy, compared
+
+        chunks = list(zip(hidden.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True))
+        if len(chunks) == 1 or not torch.is_grad_enabled():
+            parts = [of_chunk(states, target) for states, target in chunks]
+        else:  # the logits are computed again in the backward pass
+            parts = [checkpoint(of_chunk, states, target, use_reentrant=False) for states, target in chunks]
+        selected, entropy, compared = (torch.cat(column) for column in zip(*parts, strict=True))
+        return selected, entropy, compared
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def check_weights(own: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse weights that are not those of a model; both arguments are shapes by name.
+
+    Raises:
+        BackboneError: names or shapes differ; the message lists them.
+    """
+    if own.keys() != given.keys():
+        extra, absent = sorted(given.keys() - own.keys()), sorted(own.keys() - given.keys())
+        raise BackboneError(f"weights of another model: unknown {extra[:3]}, missing {absent[:3]}")
+    for name, shape in own.items():
+        if given[name] != shape:
+            raise BackboneError(f"weight {name}: shape {given[name]}, expected {shape}")

@@ -1,4 +1,4 @@
-"""Grouping token sequences of uneven length into padded micro-batches of bounded size."""
+"""Grouping token sequences of uneven length into padded micro-batches of bounded size, for one process or several."""
 
 from __future__ import annotations
 
@@ -35,6 +35,43 @@ def plan_micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[i
         current.append(index)
     batches.append(current)
     return batches
+
+
+def plan_over_ranks(lengths: Sequence[int], token_budget: int, ranks: int) -> list[list[list[int]]]:
+    """Micro-batches of every rank, ``plan[rank][pass]``: each sequence once, the same number of passes on every rank.
+
+    The number of passes is the smallest that the budget allows. Given it, the micro-batches are made as small as they can be,
+    so that all ranks have about the same number of padded tokens in each pass. Where there are fewer micro-batches than places
+    for them, the last places are empty lists: the rank runs a dummy there if its engine needs equal passes.
+
+    Args:
+        lengths: tokens of each sequence, all positive.
+        token_budget: as in :func:`plan_micro_batches`; 0 gives every rank one micro-batch.
+        ranks: processes that share the work.
+    """
+    if ranks == 1:
+        return [plan_micro_batches(lengths, token_budget)]
+    if not lengths:
+        return [[] for _ in range(ranks)]
+    everything = len(lengths) * max(lengths)
+    budget = token_budget if token_budget > 0 else everything
+    passes = -(-len(plan_micro_batches(lengths, budget)) // ranks)
+    low, high = 1, budget
+    while low < high:  # the number of micro-batches never grows with the budget
+        middle = (low + high) // 2
+        if len(plan_micro_batches(lengths, middle)) <= passes * ranks:
+            high = middle
+        else:
+            low = middle + 1
+    batches = plan_micro_batches(lengths, low)
+    batches += [[] for _ in range(passes * ranks - len(batches))]
+    plan: list[list[list[int]]] = [[] for _ in range(ranks)]
+    for number in range(passes):
+        row = batches[number * ranks : (number + 1) * ranks]
+        # from the longest sequences to the shortest: every other pass in reverse, or rank 0 would have the most tokens each time
+        for rank, batch in enumerate(row if number % 2 == 0 else reversed(row)):
+            plan[rank].append(batch)
+    return plan
 
 
 def pad_right(

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Protocol
 
 from models.backbone import Backbone
 from models.folders import atomic_folder
 from models.views import QUERY_PREFIX
 
 
-def export_retriever(backbone: Backbone, out: str | Path, max_length: int = 4096) -> Path:
+class Exportable(Protocol):
+    """A backbone, or the processes that hold one together."""
+
+    def gather_backbone(self) -> Backbone | None:
+        """The whole model in the process that writes, None in the others; all of them call it."""
+        ...
+
+
+def export_retriever(source: Exportable, out: str | Path, max_length: int = 4096) -> Path:
     """Write the encoder with its prompts: last-token pooling over the appended pooling token, then L2 normalization.
 
     ``encode_query`` prepends the instruction, ``encode_document`` nothing. Weights are float32.
@@ -18,6 +27,9 @@ def export_retriever(backbone: Backbone, out: str | Path, max_length: int = 4096
     Args:
         max_length: tokens kept of an input, the pooling token included; 4,096 in the paper's evaluations.
     """
+    backbone = source.gather_backbone()
+    if backbone is None:
+        return Path(out)
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
@@ -45,8 +57,11 @@ def export_retriever(backbone: Backbone, out: str | Path, max_length: int = 4096
     return Path(out)
 
 
-def export_causal_lm(backbone: Backbone, out: str | Path) -> Path:
+def export_causal_lm(source: Exportable, out: str | Path) -> Path:
     """Write the whole causal LM, tokenizer and generation settings: what Stage II, transformers and vLLM load."""
+    backbone = source.gather_backbone()
+    if backbone is None:
+        return Path(out)
     tokenizer = backbone.tokenizer
     _store_format(backbone)
     backbone.model.generation_config.eos_token_id = list(tokenizer.stop_token_ids)

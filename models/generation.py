@@ -21,7 +21,8 @@ class Rollout:
 
     Attributes:
         tokens: response ids; the end token is the last one unless the length limit cut the rationale.
-        log_probs: the sampler's log-probability of each token at temperature 1 over the whole vocabulary (nats).
+        log_probs: the sampler's log-probability of each token over the whole vocabulary (nats), at
+            ``SamplingParams.log_prob_temperature``.
     """
 
     tokens: list[int]
@@ -30,13 +31,25 @@ class Rollout:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How rationales are drawn (Table 16: n 8, temperature 0.8, top_p 0.95, 192 tokens); temperature 0 is greedy."""
+    """How rationales are drawn (Table 16: n 8, temperature 0.8, top_p 0.95, 192 tokens); temperature 0 is greedy.
+
+    ``log_prob_temperature`` is that of the log-probabilities returned with the tokens: 1, or the sampling temperature where the
+    nucleus is the whole vocabulary, so that they are those of the distribution that was sampled.
+    """
 
     n: int = 8
     temperature: float = 0.8
     top_p: float = 0.95
     max_tokens: int = 192
     stop_token_ids: tuple[int, ...] = ()
+    log_prob_temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.log_prob_temperature != 1 and (self.log_prob_temperature != self.temperature or self.top_p < 1):
+            raise ValueError(
+                f"log-probabilities at temperature {self.log_prob_temperature} of samples at rollout.temperature "
+                f"{self.temperature} and rollout.top_p {self.top_p}; expected temperature 1, or that of the samples with top_p 1"
+            )
 
 
 def sample_rollouts(
@@ -104,7 +117,9 @@ def _sample_micro_batch(
     alive = torch.arange(total, device=device)
     for t in range(params.max_tokens):
         chosen = _choose(logits, params, uniforms[alive, t])
-        chosen_log_probs = torch.log_softmax(logits, dim=-1).gather(1, chosen[:, None]).squeeze(1)
+        chosen_log_probs = (
+            torch.log_softmax(logits / params.log_prob_temperature, dim=-1).gather(1, chosen[:, None]).squeeze(1)
+        )
         for row, token, value in zip(alive.tolist(), chosen.tolist(), chosen_log_probs.tolist(), strict=True):
             tokens[row].append(token)
             log_probs[row].append(value)

@@ -86,6 +86,10 @@ class ModelTokenizer:
         """Token ids of teacher rationales with their end token, at most ``max_length`` long, the end token included."""
         return [[*ids[: max_length - 1], self.eos_id] for ids in self._ids(rationales)]
 
+    def fixed_tokens(self, view: View) -> int:
+        """Tokens of an input that are never cut; the pooling token comes on top of them in encoder inputs."""
+        return sum(len(ids) for ids in self._ids([view.prefix, view.label, view.suffix]))
+
     def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
         """The text of generated rationales: special tokens removed, outer white space stripped."""
         return [self.hf.decode(list(r), skip_special_tokens=True).strip() for r in responses]

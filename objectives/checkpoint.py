@@ -1,66 +1,98 @@
-"""Checkpoints: atomic, complete, kept N deep, and refused by name when truncated or foreign."""
+"""Checkpoints that any strategy and any number of processes can load: complete, atomic, kept N deep, on any file system."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import random
+import logging
+import posixpath
 import re
-import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from fsspec.core import url_to_fs
+from safetensors import safe_open
+from safetensors.torch import save_file
 
-from models.backbone import Backbone
-from models.folders import atomic_folder
+from models.backbone import check_weights
+from models.remote_folders import local_copy, published_folder, remove_folder
+from objectives.collectives import Collectives
+from objectives.engine import Engine, StateValue
+from objectives.random_states import random_states, restore_random_states
 
-FORMAT = "skillreason-checkpoint-1"
+FORMAT = "skillreason-checkpoint-2"
 _NAME = re.compile(r"step_(\d+)$")
+_T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
 
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message names the file and what is wrong."""
 
 
-def save_checkpoint(
-    folder: str | Path,
-    step: int,
-    backbone: Backbone,
-    optimizer: torch.optim.Optimizer,
-    progress: dict[str, Any],
-    keep: int = 2,
-) -> Path:
-    """Write ``folder/step_<step>`` and drop all but the newest ``keep``.
+def save_checkpoint(folder: str | Path, step: int, engine: Engine, progress: dict[str, Any], keep: int = 2) -> str:
+    """Write ``folder/step_<step>`` and drop all but the newest ``keep``. Collective; rank 0 writes.
 
-    It holds the float32 weights, optimizer state, random states and ``progress`` (JSON: stage, data position, W&B run id).
-    The folder appears only when complete; the manifest in ``state.json`` lists every file with its size.
+    It holds the float32 weights and the optimizer state of every parameter as whole tensors, random states and ``progress``
+    (JSON: stage, data position, W&B run id). The manifest ``state.json`` lists every file with its size. A local folder appears
+    only when complete; elsewhere the manifest is written last, and what has none is no checkpoint.
+
+    Args:
+        folder: a local path or any URL that fsspec knows.
+
+    Raises:
+        FloatingPointError: a weight is not finite; on every rank, and nothing is written.
+        CheckpointError: rank 0 could not write; on the other ranks.
     """
-    target = Path(folder) / f"step_{step:06d}"
-    for name, weight in backbone.state().items():
-        if not torch.isfinite(weight).all():
-            raise FloatingPointError(f"weight {name} is not finite after update {step}; no checkpoint was written")
-    with atomic_folder(target) as scratch:
-        save_file({k: v.contiguous().cpu() for k, v in backbone.state().items()}, scratch / "model.safetensors")
-        torch.save(optimizer.state_dict(), scratch / "optimizer.pt")
-        torch.save(_random_states(), scratch / "rng.pt")
-        files = {p.name: p.stat().st_size for p in sorted(scratch.iterdir())}
-        kind = type(optimizer).__name__
-        state = {"format": FORMAT, "step": step, "optimizer": kind, "files": files, "progress": progress}
-        (scratch / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
-    for old in list_checkpoints(folder)[:-keep] if keep > 0 else []:
-        shutil.rmtree(old)
+    start = time.perf_counter()
+    target = posixpath.join(str(folder), f"step_{step:06d}")
+    ranks = engine.collectives
+    writes = ranks.rank == 0
+    weights: dict[str, torch.Tensor] = {}
+    bad = ""
+    for name, weight in engine.full_parameters():
+        if writes:
+            bad = bad or ("" if torch.isfinite(weight).all() else name)
+            weights[name] = weight.cpu().contiguous()
+    bad = ranks.broadcast(bad)
+    if bad:
+        raise FloatingPointError(f"weight {bad} is not finite after update {step}; no checkpoint was written")
+    moments: dict[str, torch.Tensor] = {}
+    for name, state in engine.full_optimizer_state():
+        if writes:
+            moments |= {f"{name}/{key}": _as_tensor(value) for key, value in state.items()}
+
+    def write() -> None:
+        with published_folder(target, marker="state.json") as scratch:
+            save_file(weights, scratch / "model.safetensors")
+            save_file(moments, scratch / "optimizer.safetensors")
+            torch.save(random_states(), scratch / "rng.pt")
+            files = {p.name: p.stat().st_size for p in sorted(scratch.iterdir())}
+            manifest = {"format": FORMAT, "step": step, "optimizer": engine.optimizer_name, "files": files}
+            text = json.dumps({**manifest, "progress": progress}, indent=1)
+            (scratch / "state.json").write_text(text, encoding="utf-8")
+        for old in list_checkpoints(folder)[:-keep] if keep > 0 else []:
+            remove_folder(old, marker="state.json")
+
+    _on_rank_zero(ranks, write)
+    if writes:
+        logger.info("checkpoint %s written in %.1f s", target, time.perf_counter() - start)
     return target
 
 
-def list_checkpoints(folder: str | Path) -> list[Path]:
+def list_checkpoints(folder: str | Path) -> list[str]:
     """Complete checkpoints of a run, oldest first."""
-    root = Path(folder)
-    if not root.is_dir():
+    files, root = url_to_fs(str(folder))
+    files.invalidate_cache()
+    if not files.isdir(root):
         return []
-    found = [p for p in root.iterdir() if _NAME.search(p.name) and (p / "state.json").is_file()]
-    return sorted(found, key=lambda p: int(_NAME.search(p.name).group(1)))  # type: ignore[union-attr]
+    names = {posixpath.basename(str(path).rstrip("/")) for path in files.ls(root, detail=False)}
+    found = sorted((name for name in names if _NAME.match(name)), key=lambda name: int(name.split("_")[1]))
+    return [posixpath.join(str(folder), n) for n in found if files.isfile(posixpath.join(root, n, "state.json"))]
 
 
 def read_checkpoint_state(path: str | Path) -> dict[str, Any]:
@@ -69,13 +101,15 @@ def read_checkpoint_state(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: no such folder, another format, or a file that is missing or has another size than recorded.
     """
-    folder = Path(path)
-    manifest = folder / "state.json"
-    if not manifest.is_file():
-        raise CheckpointError(f"{folder}: no state.json; expected a checkpoint folder such as checkpoints/step_000100")
+    files, root = url_to_fs(str(path))
+    manifest = f"{path}/state.json"
     try:
-        state = json.loads(manifest.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+        state = json.loads(files.cat_file(posixpath.join(root, "state.json")))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path}: no state.json; expected a checkpoint folder such as checkpoints/step_000100"
+        ) from error
+    except ValueError as error:
         raise CheckpointError(f"{manifest}: not JSON ({error}); the checkpoint is truncated") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
@@ -85,66 +119,104 @@ def read_checkpoint_state(path: str | Path) -> dict[str, Any]:
     if not isinstance(state.get("files"), dict) or "progress" not in state or "step" not in state:
         raise CheckpointError(f"{manifest}: without files, step or progress; the checkpoint is incomplete")
     for name, size in state["files"].items():
-        file = folder / name
-        if not file.is_file():
-            raise CheckpointError(f"{file}: missing; the checkpoint is incomplete")
-        if file.stat().st_size != size:
-            raise CheckpointError(f"{file}: {file.stat().st_size} bytes, {size} were written; the file is truncated")
+        file = posixpath.join(root, name)
+        if not files.isfile(file):
+            raise CheckpointError(f"{path}/{name}: missing; the checkpoint is incomplete")
+        if files.size(file) != size:
+            raise CheckpointError(
+                f"{path}/{name}: {files.size(file)} bytes, {size} were written; the file is truncated"
+            )
     return state
 
 
-def load_checkpoint(
-    path: str | Path,
-    backbone: Backbone,
-    optimizer: torch.optim.Optimizer | None = None,
-    restore_rng: bool = True,
-) -> dict[str, Any]:
-    """Restore weights, and optimizer and random states where given, in place; return ``progress`` with ``step``.
+def load_checkpoint(path: str | Path, engine: Engine, restore_rng: bool = True) -> dict[str, Any]:
+    """Restore weights, and the optimizer's state where the engine has one, in place. Collective; rank 0 reads.
+
+    Settings such as the learning rate are no state: the configuration of this run counts.
+
+    Returns:
+        ``progress`` with ``step``.
 
     Raises:
-        CheckpointError: see :func:`read_checkpoint_state`; or weights or optimizer of another model.
+        CheckpointError: see :func:`read_checkpoint_state`; or weights or optimizer of another model. On every rank, and before
+            anything is changed.
     """
-    state = read_checkpoint_state(path)
-    folder = Path(path)
-    # torch would load one optimizer's state into another, and the first step would fail on a missing key
-    if optimizer is not None and state.get("optimizer") != type(optimizer).__name__:
-        raise CheckpointError(f"{folder}: written by {state['optimizer']}, this run uses {type(optimizer).__name__}")
-    try:
-        backbone.load_state(load_file(folder / "model.safetensors"))
-        if optimizer is not None:
-            wanted = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-            optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu"))
-            for group, settings in zip(optimizer.param_groups, wanted, strict=True):
-                group.update(settings)  # learning rate, decay, ...: the configuration of this run counts
-    except Exception as error:
-        raise CheckpointError(f"{folder}: does not fit this run: {error}") from error
+    start = time.perf_counter()
+    ranks = engine.collectives
+    with contextlib.ExitStack() as stack:
+        opened: list[Any] = []  # stays empty on every rank but 0
+
+        def check() -> tuple[dict[str, Any], _Layout, _Layout, Any]:
+            state = read_checkpoint_state(path)
+            if engine.optimizer is not None and state.get("optimizer") != engine.optimizer_name:
+                # one optimizer's state would be set in another, whose first step would fail on a missing key
+                raise CheckpointError(f"{path}: written by {state['optimizer']}, this run uses {engine.optimizer_name}")
+            local = stack.enter_context(local_copy(str(path)))
+            try:
+                for name in ("model.safetensors", "optimizer.safetensors"):
+                    opened.append(stack.enter_context(safe_open(local / name, framework="pt")))
+                weights, moments = (_layout(file) for file in opened)
+                check_weights(engine.shapes, {name: shape for name, (shape, _) in weights.items()})
+                return state, weights, moments, torch.load(local / "rng.pt", weights_only=True)
+            except Exception as error:
+                raise CheckpointError(f"{path}: does not fit this run: {error}") from error
+
+        state, weights, moments, rng = _on_rank_zero(ranks, check)
+
+        def receive(number: int, layout: _Layout, name: str) -> torch.Tensor:
+            shape, dtype = layout[name]
+            if opened:
+                return ranks.broadcast_tensor(opened[number].get_tensor(name).to(engine.device))
+            return ranks.broadcast_tensor(torch.empty(shape, dtype=dtype, device=engine.device))
+
+        for name in engine.shapes:
+            engine.load_parameter(name, receive(0, weights, name))
+            if engine.optimizer is not None:
+                keys = [key for key in moments if key.rpartition("/")[0] == name]
+                values = {key.rpartition("/")[2]: _as_value(receive(1, moments, key)) for key in keys}
+                if values:
+                    engine.load_optimizer_state(name, values)
     if restore_rng:
-        _restore_random_states(torch.load(folder / "rng.pt", weights_only=True))
+        restore_random_states(rng)
+    if ranks.rank == 0:
+        logger.info("checkpoint %s loaded in %.1f s", path, time.perf_counter() - start)
     return {**state["progress"], "step": state["step"]}
 
 
-def _random_states() -> dict[str, Any]:
-    version, numbers, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]  # noqa: NPY002
-    return {
-        "torch": torch.random.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "python": [version, list(numbers), gauss],
-        "numpy": [
-            str(name),
-            torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            position,
-            has_gauss,
-            cached,
-        ],
-    }
+_DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64}
+_Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
-def _restore_random_states(states: dict[str, Any]) -> None:
-    torch.random.set_rng_state(states["torch"])
-    if states["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
-    version, numbers, gauss = states["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    name, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+def _layout(file: Any) -> _Layout:
+    """Shape and dtype of every tensor of an open safetensors file."""
+    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    return {name: (tuple(s.get_shape()), _DTYPES[s.get_dtype()]) for name, s in slices.items()}
+
+
+def _as_tensor(value: StateValue) -> torch.Tensor:
+    """Python numbers become int64 and float64 scalars, which no optimizer keeps as tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().contiguous() if value.dim() else value.detach().cpu().clone()
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+
+
+def _as_value(tensor: torch.Tensor) -> StateValue:
+    if tensor.dim():
+        return tensor
+    return tensor.item() if tensor.dtype in (torch.int64, torch.float64) else tensor.cpu()
+
+
+def _on_rank_zero(ranks: Collectives, work: Callable[[], _T]) -> _T:
+    """What ``work`` returns on rank 0, on every rank; where it raises, every rank does."""
+    result, failure = None, None
+    if ranks.rank == 0:
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+    message, result = ranks.broadcast((None if failure is None else str(failure), result))
+    if failure is not None:
+        raise failure
+    if message is not None:
+        raise CheckpointError(message)
+    return result  # type: ignore[return-value]

@@ -1,8 +1,11 @@
-"""Gradient caching: contrastive batches of any size in the memory of one micro-batch.
+"""Gradient caching: contrastive batches of any size in the memory of one micro-batch, on any number of processes.
 
 A contrastive loss needs every embedding of the batch at once, but the chain rule lets the batch be cut: embed everything
 without activations, take the loss and its gradient with respect to the embeddings, then embed each micro-batch again and
 push its share of that gradient through (Gao et al., 2021). The result equals the uncut computation.
+
+Across processes each one embeds its share of the sequences, the embeddings are gathered, and every process takes the same
+loss of all of them: none needs another's activations, and none needs another's gradient but its own rows of it.
 """
 
 from __future__ import annotations
@@ -13,69 +16,54 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from models.batching import pad_right, plan_micro_batches
+from models.batching import pad_right, plan_over_ranks
+from objectives.engine import Engine
 
-Embed = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""``(input_ids[B, T], attention_mask[B, T]) -> [B, d]``."""
 LossOfEmbeddings = Callable[[Mapping[str, torch.Tensor]], tuple[torch.Tensor, dict[str, float]]]
 
 
 def cached_backward(
-    embed: Embed,
+    engine: Engine,
     views: Mapping[str, Sequence[Sequence[int]]],
     loss_of: LossOfEmbeddings,
     *,
-    pad_id: int,
-    device: torch.device | str,
     token_budget: int,
     stop_gradient: frozenset[str] = frozenset(),
     cache: bool = True,
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """Accumulate the gradients of ``loss_of(embeddings)`` into the parameters behind ``embed``.
+    """Accumulate the gradients of ``loss_of(embeddings)`` in the engine. Collective: every rank passes the same arguments.
 
     Args:
-        embed: differentiable encoder of one padded micro-batch.
         views: name to token sequences; micro-batches mix the views by length.
         loss_of: gets ``{name: [N_name, d]}`` and returns the scalar loss and metrics to report.
-        token_budget: padded tokens of a micro-batch, see :func:`plan_micro_batches`.
+        token_budget: padded tokens of a micro-batch, see :func:`plan_over_ranks`.
         stop_gradient: views that are embedded once, without gradient.
         cache: false keeps every activation instead of embedding twice: faster where memory allows.
 
     Returns:
-        The detached loss and ``loss_of``'s metrics.
+        The detached loss and ``loss_of``'s metrics, the same on every rank.
+
+    Raises:
+        FloatingPointError: the loss is not finite; on every rank, before any gradient.
     """
     names = list(views)
     sequences = [s for name in names for s in views[name]]
     owners = [name for name in names for _ in views[name]]
-    trained = [i for i, owner in enumerate(owners) if owner not in stop_gradient]
-    frozen = [i for i, owner in enumerate(owners) if owner in stop_gradient]
-
-    def micro_batches(rows: list[int]) -> list[list[int]]:
-        return [[rows[j] for j in plan] for plan in plan_micro_batches([len(sequences[i]) for i in rows], token_budget)]
-
-    def run(rows: list[int]) -> torch.Tensor:
-        ids, mask = pad_right([sequences[r] for r in rows], pad_id, device)
-        return embed(ids, mask)
-
-    def gather(chunks: list[tuple[list[int], torch.Tensor]]) -> torch.Tensor:
-        order = torch.tensor([r for rows, _ in chunks for r in rows], device=device)
-        stacked = torch.cat([out for _, out in chunks])
-        return stacked[torch.argsort(order)]
+    trained = _Share(engine, sequences, [i for i, o in enumerate(owners) if o not in stop_gradient], token_budget)
+    frozen = _Share(engine, sequences, [i for i, o in enumerate(owners) if o in stop_gradient], token_budget)
 
     with torch.no_grad():
-        frozen_chunks = [(rows, run(rows)) for rows in micro_batches(frozen)]
-    plan = micro_batches(trained)
-    cache = cache and len(plan) > 1
+        frozen_outputs = [frozen.embed(rows) for rows in frozen.passes]
+    cache = cache and len(trained.passes) > 1
     states: list[Any] = []
-    trained_chunks: list[tuple[list[int], torch.Tensor]] = []
+    outputs: list[torch.Tensor] = []
     with torch.set_grad_enabled(not cache):
-        for rows in plan:
-            if cache:
-                states.append(_rng_state(device))
-            trained_chunks.append((rows, run(rows)))
-    embeddings = gather(trained_chunks + frozen_chunks)
-    if cache:
-        embeddings = embeddings.detach().requires_grad_()
+        for rows in trained.passes:
+            states.append(_rng_state(engine.device) if cache else None)
+            outputs.append(trained.embed(rows))
+    gathered = torch.cat([trained.gather(outputs), frozen.gather(frozen_outputs)])
+    order = torch.tensor(trained.order + frozen.order, device=gathered.device)
+    embeddings = gathered[torch.argsort(order)].requires_grad_()
 
     by_view = dict(zip(names, embeddings.split([len(views[n]) for n in names]), strict=True))
     for name in stop_gradient & by_view.keys():
@@ -83,26 +71,58 @@ def cached_backward(
     loss, metrics = loss_of(by_view)
     if not torch.isfinite(loss):
         raise FloatingPointError(f"the retrieval loss is {loss.item()}; terms: {metrics}")
-    loss.backward()
-    if cache:
-        assert embeddings.grad is not None
-        gradient = embeddings.grad
-        for rows, state in zip(plan, states, strict=True):
-            with torch.random.fork_rng(devices=_cuda_devices(device)):
+    (gradient,) = torch.autograd.grad(loss, embeddings)
+    if not cache:
+        # one backward pass for all: ZeRO-3 takes a second one without a forward pass before it for the first of an update
+        graphs = [(o * gradient[rows]).sum() for rows, o in zip(trained.passes, outputs, strict=True) if o.requires_grad]
+        if graphs:
+            engine.backward(torch.stack(graphs).sum())
+        return loss.detach(), metrics
+    for rows, state in zip(trained.passes, states, strict=True):
+        if rows or engine.needs_equal_passes:
+            with torch.random.fork_rng(devices=_cuda_devices(engine.device)):
                 _restore_rng(state)
-                (run(rows) * gradient[rows]).sum().backward()
+                engine.backward((trained.embed(rows) * gradient[rows]).sum())
     return loss.detach(), metrics
 
 
-def _cuda_devices(device: torch.device | str) -> list[int]:
-    resolved = torch.device(device)
-    return [resolved.index or 0] if resolved.type == "cuda" else []
+class _Share:
+    """Some of the sequences, spread over the ranks: this rank's passes over them, and the way back to all.
+
+    Attributes:
+        passes: row numbers of each of this rank's micro-batches; an empty one is a dummy.
+        order: row number of each gathered embedding.
+    """
+
+    def __init__(self, engine: Engine, sequences: Sequence[Sequence[int]], rows: list[int], token_budget: int):
+        self.engine = engine
+        self.sequences = sequences
+        plan = plan_over_ranks([len(sequences[i]) for i in rows], token_budget, engine.collectives.size)
+        by_rank = [[[rows[j] for j in batch] for batch in passes] for passes in plan]
+        self.passes = by_rank[engine.collectives.rank]
+        self.order = [row for passes in by_rank for batch in passes for row in batch]
+
+    def embed(self, rows: list[int]) -> torch.Tensor:
+        """``[len(rows), d]``, with gradients where they are enabled; of no rows, a dummy's where ranks run equal passes."""
+        tokenizer, device = self.engine.backbone.tokenizer, self.engine.device
+        if not rows and not self.engine.needs_equal_passes:
+            return torch.empty(0, self.engine.backbone.hidden_size, device=device)
+        sequences = [self.sequences[r] for r in rows] or [[tokenizer.pooling_token_id]]
+        return self.engine.embed(*pad_right(sequences, tokenizer.pad_id, device))[: len(rows)]
+
+    def gather(self, outputs: list[torch.Tensor]) -> torch.Tensor:
+        """Every rank's embeddings without gradients, in :attr:`order`."""
+        empty = torch.empty(0, self.engine.backbone.hidden_size, device=self.engine.device)
+        return self.engine.collectives.gather_rows(torch.cat([o.detach() for o in outputs]) if outputs else empty)
 
 
-def _rng_state(device: torch.device | str) -> Any:
+def _cuda_devices(device: torch.device) -> list[int]:
+    return [device.index or 0] if device.type == "cuda" else []
+
+
+def _rng_state(device: torch.device) -> Any:
     """What dropout would draw from: the second pass must see what the first saw."""
-    cuda = _cuda_devices(device)
-    devices = get_device_states(torch.empty(0, device=device)) if cuda else None
+    devices = get_device_states(torch.empty(0, device=device)) if device.type == "cuda" else None
     return torch.random.get_rng_state(), devices
 
 

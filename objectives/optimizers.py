@@ -40,12 +40,9 @@ def build_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimizerC
     raise ValueError(f"optim.name is {config.name!r}; expected 'adamw' or 'adafactor'")
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig, step: int, total: int) -> float:
-    """Set and return the learning rate of update ``step`` (from 1) of ``total``: a pure function, so resuming needs no state."""
-    rate = config.lr if config.schedule == "constant" else config.lr * (total - step + 1) / total
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    return rate
+def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
+    """The learning rate of update ``step`` (from 1) of ``total``: a pure function, so resuming needs no state."""
+    return config.lr if config.schedule == "constant" else config.lr * (total - step + 1) / total
 
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], limit: float) -> float:
@@ -55,6 +52,15 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], limit: float) -> fl
         FloatingPointError: the norm is not finite; no update is made from such gradients.
     """
     norm = float(torch.nn.utils.clip_grad_norm_(list(parameters), limit if limit > 0 else float("inf")))
+    return check_norm(norm)
+
+
+def check_norm(norm: float) -> float:
+    """The norm itself.
+
+    Raises:
+        FloatingPointError: it is not finite.
+    """
     if norm != norm or norm == float("inf"):
         raise FloatingPointError(f"the gradient norm is {norm}; the weights were left as they are")
     return norm

@@ -1,7 +1,7 @@
 """The GRPO objective of Stage II on verl's core algorithms: advantages, clipped loss, reference KL, aggregation.
 
-Importing this module imports verl, which takes tens of seconds and brings Ray with it: only the process that updates the
-policy imports it.
+Importing this module imports verl, which takes seconds to tens of seconds and brings Ray with it: it is imported at the first
+update alone.
 """
 
 from __future__ import annotations
@@ -50,12 +50,11 @@ def group_relative_advantages(rewards: torch.Tensor, query_ids: Sequence[str]) -
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """What makes micro-batch losses add up to the loss of the whole batch."""
+    """What makes the losses of micro-batches, on whatever worker, add up to the loss of the whole batch."""
 
     num_tokens: int
     num_sequences: int
     rollout_n: int
-    dp_size: int = 1
 
 
 def policy_objective(
@@ -66,6 +65,7 @@ def policy_objective(
     mask: torch.Tensor,
     config: ActorConfig,
     info: BatchInfo,
+    rollout_is_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Clipped and dual-clipped policy loss plus reference KL of one micro-batch, normalized for the whole batch.
 
@@ -75,6 +75,7 @@ def policy_objective(
         ref_log_probs: ``[B, T]`` of the frozen Stage-I reference at the same temperature.
         advantages: ``[B]``, eq. 14.
         mask: ``[B, T]``, 1 on response tokens.
+        rollout_is_weights: ``[B, T]``, what each token's policy loss is multiplied by; not the KL's.
 
     Returns:
         The loss, whose sum over micro-batches is the batch loss, and verl's metrics as sums over this micro-batch's tokens
@@ -90,7 +91,7 @@ def policy_objective(
         "clip_ratio_c": config.clip_ratio_c,
         "loss_agg_mode": config.loss_agg_mode,
         "global_batch_info": {
-            "dp_size": info.dp_size,
+            "dp_size": 1,  # verl's factor against the mean over workers that its wrappers take; our engines take the sum
             "batch_num_tokens": info.num_tokens,
             "global_batch_size": info.num_sequences,
         },
@@ -104,6 +105,7 @@ def policy_objective(
         mask,
         loss_agg_mode=config.loss_agg_mode,  # pyright: ignore[reportCallIssue]
         config=verl_config,
+        rollout_is_weights=rollout_is_weights,
     )
     kl = kl_penalty(log_probs, ref_log_probs, config.kl_loss_type)  # pyright: ignore[reportArgumentType]
     kl_loss = agg_loss(loss_mat=kl, loss_mask=mask, loss_agg_mode=config.loss_agg_mode, **options["global_batch_info"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ import torch
 
 from configs.schema import Stage1DataConfig, Stage1LossConfig
 from models.backbone import Backbone
-from models.batching import plan_micro_batches
+from models.batching import plan_over_ranks
 from models.views import document_view, privileged_view, raw_view, teacher_view
+from objectives.engine import Engine
 from objectives.gradient_cache import cached_backward
 from objectives.losses import alignment_loss, contrastive_loss, rationale_lm_loss
 
@@ -104,29 +106,32 @@ class Stage1Collator:
         )
 
 
-def stage1_backward(backbone: Backbone, batch: Stage1Batch, config: Stage1LossConfig, update: int) -> dict[str, float]:
-    """Accumulate the gradients of eq. 7 and return its terms.
+def stage1_backward(engine: Engine, batch: Stage1Batch, config: Stage1LossConfig, update: int) -> dict[str, float]:
+    """Accumulate the gradients of eq. 7 in the engine and return its terms. Collective: every rank passes the whole batch.
 
     Args:
         update: optimizer updates already made; the KL term joins at ``config.kl_start_update``.
 
     Returns:
         ``loss/total`` and the unweighted terms ``loss/raw``, ``loss/cot``, ``loss/kl``, ``loss/lm``, and the in-batch
-        accuracies of both query views.
+        accuracies of both query views; the same on every rank.
+
+    Raises:
+        FloatingPointError: a loss is not finite; on every rank, with no gradients left.
     """
     retrieval = config.lambda_raw > 0 or config.lambda_cot > 0 or config.lambda_kl > 0
-    value, metrics = _retrieval_backward(backbone, batch, config, update) if retrieval else (0.0, {})
+    value, metrics = _retrieval_backward(engine, batch, config, update) if retrieval else (0.0, {})
     if config.lambda_lm > 0:
-        metrics["loss/lm"] = _lm_backward(backbone, batch, config)
+        metrics["loss/lm"] = _lm_backward(engine, batch, config)
         value += config.lambda_lm * metrics["loss/lm"]
     return {"loss/total": value, **metrics}
 
 
 def _retrieval_backward(
-    backbone: Backbone, batch: Stage1Batch, config: Stage1LossConfig, update: int
+    engine: Engine, batch: Stage1Batch, config: Stage1LossConfig, update: int
 ) -> tuple[float, dict[str, float]]:
     """Eqs. 2, 3 and 5 over documents that are encoded once; the weighted sum and the terms."""
-    device = backbone.device
+    device = engine.device
     with_kl = config.lambda_kl > 0 and update >= config.kl_start_update
     views: dict[str, Sequence[Sequence[int]]] = {"raw": batch.raw, "documents": batch.documents}
     if config.lambda_cot > 0:
@@ -164,11 +169,9 @@ def _retrieval_backward(
         return loss, metrics
 
     total, metrics = cached_backward(
-        backbone.embed,
+        engine,
         views,
         retrieval_loss,
-        pad_id=backbone.tokenizer.pad_id,
-        device=device,
         token_budget=config.micro_batch_tokens,
         stop_gradient=frozenset({"teacher"}),
         cache=config.gradient_cache,
@@ -176,21 +179,27 @@ def _retrieval_backward(
     return total.item(), metrics
 
 
-def _lm_backward(backbone: Backbone, batch: Stage1Batch, config: Stage1LossConfig) -> float:
-    """Eq. 6 over the batch, one micro-batch at a time."""
+def _lm_backward(engine: Engine, batch: Stage1Batch, config: Stage1LossConfig) -> float:
+    """Eq. 6 over the batch, spread over the ranks, one micro-batch at a time."""
     total_tokens = float(sum(len(r) for r in batch.rationales))
     lengths = [len(p) + len(r) for p, r in zip(batch.prompts, batch.rationales, strict=True)]
-    value = 0.0
-    for rows in plan_micro_batches(lengths, config.micro_batch_tokens):
-        log_probs, _, mask = backbone.response_log_probs(
+    ranks = engine.collectives
+    value = torch.zeros((), device=engine.device)
+    for rows in plan_over_ranks(lengths, config.micro_batch_tokens, ranks.size)[ranks.rank]:
+        if not rows:
+            engine.dummy_pass("response_log_probs", backward=True)
+            continue
+        log_probs, _, mask = engine.response_log_probs(
             [batch.prompts[r] for r in rows], [batch.rationales[r] for r in rows]
         )
         loss = rationale_lm_loss(log_probs, mask, config.lm_reduction, total_tokens, len(batch.rationales))
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"the rationale LM loss is {loss.item()}")
-        (config.lambda_lm * loss).backward()
-        value += loss.item()
-    return value
+        engine.backward(config.lambda_lm * loss)
+        value += loss.detach()
+    total = ranks.sum(value).item()
+    if not math.isfinite(total):
+        engine.zero_grad()
+        raise FloatingPointError(f"the rationale LM loss is {total}")
+    return total
 
 
 @torch.no_grad()

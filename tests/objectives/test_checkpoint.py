@@ -22,52 +22,50 @@ from objectives.checkpoint import (
     read_checkpoint_state,
     save_checkpoint,
 )
-from objectives.optimizers import build_optimizer
+from objectives.engine import ReplicaEngine
 
 
-def train(backbone: Backbone, optimizer: torch.optim.Optimizer, steps: int) -> None:
+def train(engine: ReplicaEngine, steps: int) -> None:
     """Updates that depend on the global random state."""
     for _ in range(steps):
-        log_probs, _, _ = backbone.response_log_probs([torch.randint(2, 100, (4,)).tolist()], [[7, 8, 1]])
-        (-log_probs.sum()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        log_probs, _, _ = engine.response_log_probs([torch.randint(2, 100, (4,)).tolist()], [[7, 8, 1]])
+        engine.backward(-log_probs.sum())
+        engine.step(1.0)
 
 
-def fresh(folder: Path, name: str = "adamw") -> tuple[Backbone, torch.optim.Optimizer]:
-    backbone = Backbone.load(folder)
-    return backbone, build_optimizer(backbone.parameters(), OptimizerConfig(name=name, lr=1e-3))
+def fresh(folder: Path, name: str = "adamw") -> ReplicaEngine:
+    return ReplicaEngine(Backbone.load(folder), OptimizerConfig(name=name, lr=1e-3))
 
 
 @pytest.fixture(scope="module")
-def saved(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    backbone, optimizer = fresh(tiny_folder)
-    train(backbone, optimizer, 1)
-    return save_checkpoint(tmp_path_factory.mktemp("run"), 7, backbone, optimizer, {"epoch": 2})
+def saved(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    engine = fresh(tiny_folder)
+    train(engine, 1)
+    return save_checkpoint(tmp_path_factory.mktemp("run"), 7, engine, {"epoch": 2})
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor"])
 def test_a_resumed_run_ends_with_the_weights_of_an_unbroken_one_bit_for_bit(tiny_folder, tmp_path, name):
     torch.manual_seed(3)
-    unbroken, optimizer = fresh(tiny_folder, name)
-    train(unbroken, optimizer, 2)
-    save_checkpoint(tmp_path, 2, unbroken, optimizer, {})
-    train(unbroken, optimizer, 2)
+    unbroken = fresh(tiny_folder, name)
+    train(unbroken, 2)
+    save_checkpoint(tmp_path, 2, unbroken, {})
+    train(unbroken, 2)
     torch.manual_seed(99)
-    resumed, optimizer = fresh(tiny_folder, name)
-    load_checkpoint(tmp_path / "step_000002", resumed, optimizer)
-    train(resumed, optimizer, 2)
-    for key, value in unbroken.state().items():
-        assert torch.equal(resumed.state()[key], value), key
+    resumed = fresh(tiny_folder, name)
+    load_checkpoint(tmp_path / "step_000002", resumed)
+    train(resumed, 2)
+    for key, value in unbroken.backbone.state().items():
+        assert torch.equal(resumed.backbone.state()[key], value), key
 
 
 def test_every_random_stream_goes_on_where_it_was(tiny_folder: Path, tmp_path: Path):
-    backbone, optimizer = fresh(tiny_folder)
+    engine = fresh(tiny_folder)
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(11)
     np.random.standard_normal()  # noqa: NPY002 - leaves half of a Gaussian pair behind, which is state too
     random.gauss(0, 1)
-    folder = save_checkpoint(tmp_path, 1, backbone, optimizer, {})
+    folder = save_checkpoint(tmp_path, 1, engine, {})
 
     def draw() -> tuple[object, ...]:
         return torch.rand(3).tolist(), random.gauss(0, 1), random.random(), np.random.standard_normal()  # noqa: NPY002
@@ -75,29 +73,29 @@ def test_every_random_stream_goes_on_where_it_was(tiny_folder: Path, tmp_path: P
     expected = draw()
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(12)
-    load_checkpoint(folder, backbone, optimizer)
+    load_checkpoint(folder, engine)
     assert draw() == expected
 
 
-def test_the_random_state_is_left_alone_where_only_weights_are_wanted(saved: Path, tiny_folder: Path):
-    backbone = Backbone.load(tiny_folder)
+def test_the_random_state_is_left_alone_where_only_weights_are_wanted(saved: str, tiny_folder: Path):
+    engine = ReplicaEngine(Backbone.load(tiny_folder), None)
     torch.manual_seed(5)
     expected = torch.rand(2)
     torch.manual_seed(5)
-    load_checkpoint(saved, backbone, restore_rng=False)
+    load_checkpoint(saved, engine, restore_rng=False)
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_progress_comes_back_with_the_step(saved: Path, tiny_folder: Path):
-    backbone, optimizer = fresh(tiny_folder)
-    assert load_checkpoint(saved, backbone, optimizer) == {"epoch": 2, "step": 7}
+def test_progress_comes_back_with_the_step(saved: str, tiny_folder: Path):
+    engine = fresh(tiny_folder)
+    assert load_checkpoint(saved, engine) == {"epoch": 2, "step": 7}
 
 
 def test_only_the_newest_checkpoints_are_kept(tiny_folder: Path, tmp_path: Path):
-    backbone, optimizer = fresh(tiny_folder)
+    engine = fresh(tiny_folder)
     for step in (5, 10, 15, 20):
-        save_checkpoint(tmp_path, step, backbone, optimizer, {}, keep=2)
-    assert [p.name for p in list_checkpoints(tmp_path)] == ["step_000015", "step_000020"]
+        save_checkpoint(tmp_path, step, engine, {}, keep=2)
+    assert [Path(p).name for p in list_checkpoints(tmp_path)] == ["step_000015", "step_000020"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000015", "step_000020"]
 
 
@@ -106,15 +104,15 @@ def test_checkpoints_are_listed_by_step_and_incomplete_folders_left_out(tmp_path
         (tmp_path / name).mkdir()
         if name != "step_000020":
             (tmp_path / name / "state.json").write_text("{}")
-    assert [p.name for p in list_checkpoints(tmp_path)] == ["step_000010", "step_999999", "step_1000000"]
+    assert [Path(p).name for p in list_checkpoints(tmp_path)] == ["step_000010", "step_999999", "step_1000000"]
 
 
 def test_a_folder_that_does_not_exist_has_no_checkpoints(tmp_path: Path):
     assert list_checkpoints(tmp_path / "nowhere") == []
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng.pt"])
-def test_a_truncated_file_is_refused_by_name(saved: Path, tmp_path: Path, name: str):
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "rng.pt"])
+def test_a_truncated_file_is_refused_by_name(saved: str, tmp_path: Path, name: str):
     folder = shutil.copytree(saved, tmp_path / "step_000007")
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[:-1])
@@ -122,15 +120,15 @@ def test_a_truncated_file_is_refused_by_name(saved: Path, tmp_path: Path, name: 
         read_checkpoint_state(folder)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng.pt"])
-def test_a_missing_file_is_refused_by_name(saved: Path, tmp_path: Path, name: str):
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "rng.pt"])
+def test_a_missing_file_is_refused_by_name(saved: str, tmp_path: Path, name: str):
     folder = shutil.copytree(saved, tmp_path / "step_000007")
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=f"{name}: missing"):
         read_checkpoint_state(folder)
 
 
-def test_a_truncated_manifest_is_refused_by_name(saved: Path, tmp_path: Path):
+def test_a_truncated_manifest_is_refused_by_name(saved: str, tmp_path: Path):
     folder = shutil.copytree(saved, tmp_path / "step_000007")
     text = (folder / "state.json").read_text()
     (folder / "state.json").write_text(text[: len(text) // 2])
@@ -138,15 +136,15 @@ def test_a_truncated_manifest_is_refused_by_name(saved: Path, tmp_path: Path):
         read_checkpoint_state(folder)
 
 
-def test_a_foreign_format_is_refused_with_both_names(saved: Path, tmp_path: Path):
+def test_a_foreign_format_is_refused_with_both_names(saved: str, tmp_path: Path):
     folder = shutil.copytree(saved, tmp_path / "step_000007")
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps({**state, "format": "verl-2"}))
-    with pytest.raises(CheckpointError, match="format is 'verl-2', expected 'skillreason-checkpoint-1'"):
+    with pytest.raises(CheckpointError, match="format is 'verl-2', expected 'skillreason-checkpoint-2'"):
         read_checkpoint_state(folder)
 
 
-def test_a_manifest_that_is_no_object_is_refused(saved: Path, tmp_path: Path):
+def test_a_manifest_that_is_no_object_is_refused(saved: str, tmp_path: Path):
     folder = shutil.copytree(saved, tmp_path / "step_000007")
     (folder / "state.json").write_text("[1]")
     with pytest.raises(CheckpointError, match="format is 'list'"):
@@ -158,37 +156,37 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path):
         read_checkpoint_state(tmp_path)
 
 
-def test_the_weights_of_another_model_are_refused(saved: Path, tmp_path: Path):
+def test_the_weights_of_another_model_are_refused(saved: str, tmp_path: Path):
     shape = TinyConfig(vocab_size=280, hidden_size=16, intermediate_size=24, num_heads=2, num_key_value_heads=1)
-    backbone, optimizer = fresh(create_tiny(["a b"], tmp_path / "other", shape))
+    engine = fresh(create_tiny(["a b"], tmp_path / "other", shape))
     with pytest.raises(CheckpointError, match=r"step_000007: does not fit this run: weight .* shape"):
-        load_checkpoint(saved, backbone, optimizer)
+        load_checkpoint(saved, engine)
 
 
-def test_the_state_of_another_optimizer_is_refused_before_anything_is_loaded(saved: Path, tiny_folder: Path):
-    backbone, optimizer = fresh(tiny_folder, "adafactor")
-    before = {name: value.clone() for name, value in backbone.state().items()}
+def test_the_state_of_another_optimizer_is_refused_before_anything_is_loaded(saved: str, tiny_folder: Path):
+    engine = fresh(tiny_folder, "adafactor")
+    before = {name: value.clone() for name, value in engine.backbone.state().items()}
     with pytest.raises(CheckpointError, match="written by AdamW, this run uses Adafactor"):
-        load_checkpoint(saved, backbone, optimizer)
-    assert all(torch.equal(backbone.state()[name], value) for name, value in before.items())
+        load_checkpoint(saved, engine)
+    assert all(torch.equal(engine.backbone.state()[name], value) for name, value in before.items())
 
 
 def test_nothing_half_written_stays_when_saving_raises(tiny_folder: Path, tmp_path: Path, monkeypatch):
-    backbone, optimizer = fresh(tiny_folder)
-    save_checkpoint(tmp_path, 1, backbone, optimizer, {})
+    engine = fresh(tiny_folder)
+    save_checkpoint(tmp_path, 1, engine, {})
 
     def full_disk(*args: object) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr(checkpoint.torch, "save", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        save_checkpoint(tmp_path, 2, backbone, optimizer, {}, keep=1)
+        save_checkpoint(tmp_path, 2, engine, {}, keep=1)
     assert [p.name for p in tmp_path.iterdir()] == ["step_000001"]
 
 
 def test_saving_the_same_step_again_replaces_it(tiny_folder: Path, tmp_path: Path):
-    backbone, optimizer = fresh(tiny_folder)
-    save_checkpoint(tmp_path, 1, backbone, optimizer, {"x": 1})
-    save_checkpoint(tmp_path, 1, backbone, optimizer, {"x": 2})
+    engine = fresh(tiny_folder)
+    save_checkpoint(tmp_path, 1, engine, {"x": 1})
+    save_checkpoint(tmp_path, 1, engine, {"x": 2})
     assert read_checkpoint_state(tmp_path / "step_000001")["progress"] == {"x": 2}
     assert [p.name for p in tmp_path.iterdir()] == ["step_000001"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from objectives.collectives import SingleProcess
 from objectives.gradient_cache import cached_backward
 
 VIEWS = {
@@ -35,6 +38,18 @@ class Encoder(nn.Module):
         return summed / summed.norm(dim=1, keepdim=True)
 
 
+def engine_of(encoder: Encoder) -> Any:
+    """The part of an engine that the gradient cache uses."""
+    return SimpleNamespace(
+        embed=encoder,
+        backward=torch.Tensor.backward,
+        collectives=SingleProcess(),
+        device=torch.device("cpu"),
+        needs_equal_passes=False,
+        backbone=SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0), hidden_size=4),
+    )
+
+
 def loss_of(embedded: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
     scores = embedded["queries"] @ embedded["documents"].T
     loss = torch.logsumexp(scores / 0.1, dim=1).mean() + (embedded["teacher"] @ embedded["queries"].T).square().sum()
@@ -44,7 +59,7 @@ def loss_of(embedded: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, dict[st
 def run(encoder: Encoder, budget: int, cache: bool, stop: frozenset[str] = frozenset()):
     encoder.zero_grad()
     loss, metrics = cached_backward(
-        encoder, VIEWS, loss_of, pad_id=0, device="cpu", token_budget=budget, cache=cache, stop_gradient=stop
+        engine_of(encoder), VIEWS, loss_of, token_budget=budget, cache=cache, stop_gradient=stop
     )
     assert encoder.table.grad is not None
     return loss, metrics, encoder.table.grad.clone()
@@ -103,7 +118,7 @@ def test_the_first_pass_keeps_no_activations():
 def test_gradients_accumulate_into_those_already_there():
     encoder = Encoder()
     _, _, once = run(encoder, 4, True)
-    cached_backward(encoder, VIEWS, loss_of, pad_id=0, device="cpu", token_budget=4)
+    cached_backward(engine_of(encoder), VIEWS, loss_of, token_budget=4)
     torch.testing.assert_close(encoder.table.grad, 2 * once)
 
 
@@ -134,11 +149,9 @@ def test_a_loss_that_is_not_finite_raises_with_its_terms_before_any_gradient(val
     encoder = Encoder()
     with pytest.raises(FloatingPointError, match=r"the retrieval loss is (nan|-inf).*'raw': 1\.5"):
         cached_backward(
-            encoder,
+            engine_of(encoder),
             VIEWS,
             lambda embedded: (embedded["queries"].sum() * value, {"raw": 1.5}),
-            pad_id=0,
-            device="cpu",
             token_budget=4,
         )
     assert encoder.table.grad is None

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.schema import Stage1DataConfig, Stage1LossConfig
+from configs.schema import OptimizerConfig, Stage1DataConfig, Stage1LossConfig
 from models.backbone import Backbone
+from objectives.engine import ReplicaEngine
 from objectives.stage1 import Stage1Batch, Stage1Collator, stage1_backward
 
 
@@ -27,6 +28,14 @@ def records(record):
 @pytest.fixture
 def batch(backbone: Backbone, data_config: Stage1DataConfig, records) -> Stage1Batch:
     return Stage1Collator(backbone, data_config, {"chart": {"plot"}})(records)
+
+
+def engine_of(backbone: Backbone) -> ReplicaEngine:
+    """An engine that leaves the backbone's mode as the test set it, dropout included."""
+    training = backbone.training
+    engine = ReplicaEngine(backbone, OptimizerConfig())
+    backbone.train(training)
+    return engine
 
 
 def gradients(backbone: Backbone) -> dict[str, torch.Tensor]:
@@ -150,7 +159,7 @@ def test_terms_and_gradients_equal_the_equations(backbone: Backbone, batch: Stag
     expected = direct_eq_7(backbone, batch, config, kl=True)
     expected["loss/total"].backward()
     expected_gradients = gradients(backbone)
-    terms = stage1_backward(backbone, batch, config, update=30)
+    terms = stage1_backward(engine_of(backbone), batch, config, update=30)
     assert {k: terms[k] for k in expected} == pytest.approx(
         {k: v.item() for k, v in expected.items()}, rel=1e-5, abs=1e-6
     )
@@ -159,9 +168,11 @@ def test_terms_and_gradients_equal_the_equations(backbone: Backbone, batch: Stag
 
 @pytest.mark.parametrize("budget", [1, 100, 200, 400])
 def test_the_gradient_cache_changes_neither_terms_nor_gradients(backbone: Backbone, batch: Stage1Batch, budget: int):
-    whole = stage1_backward(backbone, batch, with_options(gradient_cache=False, micro_batch_tokens=0), 30)
+    whole = stage1_backward(engine_of(backbone), batch, with_options(gradient_cache=False, micro_batch_tokens=0), 30)
     expected = gradients(backbone)
-    cached = stage1_backward(backbone, batch, with_options(gradient_cache=True, micro_batch_tokens=budget), 30)
+    cached = stage1_backward(
+        engine_of(backbone), batch, with_options(gradient_cache=True, micro_batch_tokens=budget), 30
+    )
     assert cached == pytest.approx(whole, rel=1e-5)
     torch.testing.assert_close(gradients(backbone), expected, rtol=1e-5, atol=1e-5)
 
@@ -179,7 +190,7 @@ def test_the_gradient_cache_replays_dropout(dropping_backbone: Backbone, batch: 
     def step(seed: int, cache: bool):
         torch.manual_seed(seed)
         config = with_options(gradient_cache=cache, micro_batch_tokens=budget)
-        return stage1_backward(dropping_backbone, batch, config, 30), gradients(dropping_backbone)
+        return stage1_backward(engine_of(dropping_backbone), batch, config, 30), gradients(dropping_backbone)
 
     terms, expected = step(1, cache=False)
     cached_terms, cached = step(1, cache=True)
@@ -190,14 +201,14 @@ def test_the_gradient_cache_replays_dropout(dropping_backbone: Backbone, batch: 
 
 @pytest.mark.parametrize(("update", "on"), [(0, False), (29, False), (30, True), (31, True)])
 def test_the_kl_term_joins_after_exactly_kl_start_update_updates(backbone, batch, update: int, on: bool):
-    terms = stage1_backward(backbone, batch, LOSS, update)
+    terms = stage1_backward(engine_of(backbone), batch, LOSS, update)
     assert ("loss/kl" in terms) is on
     expected = direct_eq_7(backbone, batch, LOSS, kl=on)
     assert terms["loss/total"] == pytest.approx(expected["loss/total"].item(), rel=1e-5)
 
 
 def test_the_accuracy_is_the_share_of_requests_whose_positive_ranks_first(backbone, batch):
-    terms = stage1_backward(backbone, batch, LOSS, 0)
+    terms = stage1_backward(engine_of(backbone), batch, LOSS, 0)
     documents = backbone.encode(batch.documents, 0).double()
     for key, view in (("train/accuracy_raw", batch.raw), ("train/accuracy_cot", batch.privileged)):
         hits = 0
@@ -211,7 +222,7 @@ def test_an_excluded_neighbour_is_out_of_the_denominator(backbone, data_config, 
     records = [record("chart", "form"), record("form", "plot")]
     config = with_options(lambda_cot=0.0, lambda_kl=0.0, lambda_lm=0.0)
     batch = Stage1Collator(backbone, data_config, {"chart": {"plot"}})(records)
-    loss = stage1_backward(backbone, batch, config, 0)["loss/raw"]
+    loss = stage1_backward(engine_of(backbone), batch, config, 0)["loss/raw"]
     similarity = backbone.encode(batch.raw, 0).double() @ backbone.encode(batch.documents, 0).double().T / 0.3
     assert batch.document_ids == ["chart", "form", "plot"]
     rows = [similarity[0, :2].exp(), similarity[1].exp()]
@@ -231,14 +242,14 @@ def test_only_rationale_tokens_and_their_end_token_carry_lm_loss(backbone, batch
             "The user needs skills for sql.",
         )
     ]
-    terms = stage1_backward(backbone, batch, with_options(lm_reduction=reduction, micro_batch_tokens=60), 0)
+    terms = stage1_backward(engine_of(backbone), batch, with_options(lm_reduction=reduction, micro_batch_tokens=60), 0)
     tokens = {"token_mean": 1.0, "sum": sum(lengths) / 3}[reduction]
     assert terms["loss/lm"] == pytest.approx(tokens * math.log(400), rel=1e-6)
 
 
 def test_terms_with_weight_zero_are_not_computed(backbone, batch):
     config = with_options(lambda_cot=0.0, lambda_kl=0.0, lambda_lm=0.0)
-    terms = stage1_backward(backbone, batch, config, 100)
+    terms = stage1_backward(engine_of(backbone), batch, config, 100)
     assert set(terms) == {"loss/total", "loss/raw", "train/accuracy_raw"}
     assert terms["loss/total"] == pytest.approx(0.7 * terms["loss/raw"])
 
@@ -247,7 +258,7 @@ def test_a_retrieval_loss_that_is_not_a_number_raises(backbone, batch):
     with torch.no_grad():
         backbone.model.base_model.norm.weight.fill_(float("nan"))
     with pytest.raises(FloatingPointError, match="the retrieval loss is nan"):
-        stage1_backward(backbone, batch, LOSS, 0)
+        stage1_backward(engine_of(backbone), batch, LOSS, 0)
 
 
 def test_an_lm_loss_that_is_not_a_number_raises(backbone, batch, monkeypatch):
@@ -256,4 +267,4 @@ def test_an_lm_loss_that_is_not_a_number_raises(backbone, batch, monkeypatch):
         backbone, "response_log_probs", lambda *args: tuple(t * float("nan") for t in original(*args)), raising=False
     )
     with pytest.raises(FloatingPointError, match="the rationale LM loss is nan"):
-        stage1_backward(backbone, batch, LOSS, 0)
+        stage1_backward(engine_of(backbone), batch, LOSS, 0)
