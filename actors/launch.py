@@ -1,198 +1,233 @@
-"""Starting the five roles as Ray actors, each with resources of its own."""
+"""Starting the five roles of Stage II on a cluster, and starting one again when it is lost."""
 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.policy import Policy
-from actors.reference import Reference
+from actors.groups import PolicyGroup, ReferenceGroup
+from actors.members import TICK_S, Note, RoleError, last_line
+from actors.pool import ElasticPool, piece_sizes
 from actors.retriever import RewardRetriever
-from actors.reward import RewardScorer
-from actors.rollout import RolloutBatch, RolloutWorker
-from cluster.placement import check_resources
-from configs.schema import GrpoConfig, ModelConfig, RolloutConfig
-from models.generation import Rollout, SamplingParams
-from models.views import View
+from actors.reward import EmbeddedScorer
+from actors.reward_role import RewardRole
+from actors.rollout import RolloutBatch, RolloutWorker, engine_config, sampling_params
+from actors.weight_sync import WeightSync
+from cluster.placement import Placement, Seat
+from cluster.roles import plan_placement
+from configs.schema import GrpoConfig, ModelConfig
+from models.generation import Rollout
 
 logger = logging.getLogger(__name__)
 
 
-class RoleError(ValueError):
-    """A role that could not be started; the message names it and what its process said."""
-
-
 @dataclass
 class Roles:
-    """Handles of the running roles."""
+    """The running roles, as the training loop calls them."""
 
-    policy: Any
-    reference: Any
-    retriever: Any
-    reward: Any
-    rollouts: list[Any] = field(default_factory=list)
+    config: GrpoConfig
+    placement: Placement
+    policy: PolicyGroup
+    reference: ReferenceGroup
+    rollouts: ElasticPool
+    reward: RewardRole
+    weights: WeightSync
 
-    def all(self) -> dict[str, Any]:
-        """Every actor by the name shown while waiting and in errors."""
-        named = {f"rollout-{i}": handle for i, handle in enumerate(self.rollouts)}
-        return {
-            "policy": self.policy,
-            "reference": self.reference,
-            "retriever": self.retriever,
-            "reward": self.reward,
-            **named,
-        }
+    @property
+    def retrievers(self) -> ElasticPool:
+        """The frozen retrievers behind the reward."""
+        return self.reward.retrievers
 
-    def wait_ready(self, timeout_s: float = 600.0) -> dict[str, Any]:
-        """Block until every role has loaded its model, saying which ones are still awaited.
+    def wait_ready(self) -> None:
+        """Block until the groups, the reward actor and the least of each pool are up, saying every few seconds who is awaited.
 
         Raises:
-            RoleError: a role's constructor raised, or its process died.
-            TimeoutError: naming the roles that did not come up and the cluster's free resources.
+            RoleError: a constructor raised, or a pool's processes die as they start.
+            GroupDied: a process of policy or reference died.
+            BackboneError, ValueError: as a worker of a group raised it.
         """
-        pending = {handle.ready.remote(): name for name, handle in self.all().items()}
-        results: dict[str, Any] = {}
-        deadline = time.monotonic() + timeout_s
-        while pending:
-            done, _ = ray.wait(list(pending), num_returns=1, timeout=15.0)
+        groups = {"policy": self.policy, "reference": self.reference}
+        awaited = {reference: name for name, group in groups.items() for reference in group.starting}
+        awaited[self.reward.handle.ready.remote()] = "reward"
+        pools = (self.retrievers, self.rollouts)
+        said = time.monotonic()
+        while True:
+            for pool in pools:
+                pool.tend()
+            short = [pool for pool in pools if pool.size() < pool.least]
+            if not awaited:
+                break  # the pools say themselves for whom they wait
+            done, _ = ray.wait(list(awaited), num_returns=1, timeout=1.0)
             for reference in done:
-                name = pending.pop(reference)
+                name = awaited.pop(reference)
                 try:
-                    results[name] = ray.get(reference)
+                    ray.get(reference)
                 except RayActorError as error:
-                    raise RoleError(f"the {name} role did not start: {last_line(error)}") from error
-            if not done and pending:
-                waiting = ", ".join(pending.values())
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"roles not ready after {timeout_s:.0f} s: {waiting}; free resources: {ray.available_resources()}"
-                    )
-                logger.info("waiting for %s; free: %s", waiting, ray.available_resources())
-        return results
+                    if name == "reward":
+                        raise RoleError(f"the reward role did not start: {last_line(error)}") from error
+                    groups[name].ready()
+                except RayTaskError:
+                    groups[name].ready()
+            if time.monotonic() - said > TICK_S:
+                said = time.monotonic()
+                names = [*dict.fromkeys(awaited.values()), *(f"{pool.name} pool" for pool in short)]
+                logger.info("waiting for %s to load", ", ".join(names))
+        for pool in pools:
+            pool.wait_ready()
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[list[Rollout]]:
+        """Sample all prompts on whatever rollout workers there are; groups come back in the order of the prompts.
+
+        Raises:
+            GroupDied: the policy died while a worker took its weights.
+            RoleError: see :meth:`actors.pool.ElasticPool.map`.
+        """
+        try:
+            self.rollouts.wait_ready()
+            pieces, start = [], 0
+            for size in piece_sizes(len(prompts), self.rollouts.most):
+                part = slice(start, start + size)
+                pieces.append(([list(p) for p in prompts[part]], list(seeds[part]), self.weights.version))
+                start += size
+            batches: list[RolloutBatch] = self.rollouts.map("generate", pieces)
+        except RayTaskError as error:
+            self._blame_policy(error)
+            raise
+        if self.config.rollout.sleep:
+            self.rollouts.call_all("sleep")
+        return [group for batch in batches for group in batch.groups]
+
+    def push_weights(self) -> int:
+        """Give every rollout worker the policy's weights; returns their version.
+
+        Raises:
+            GroupDied: the policy died meanwhile.
+        """
+        try:
+            push = self.weights.push(self.rollouts.handles())
+        except RayTaskError as error:
+            self._blame_policy(error)
+            raise
+        self.rollouts.lose(push.lost, "lost in a weight push")
+        return push.version
+
+    def restart(self, group: str) -> set[str]:
+        """End what is left of a group and start it again where its bundles are, or elsewhere if their nodes are gone.
+
+        Returns:
+            the groups that were started: both, where the reference is a guest in lost bundles of the policy.
+        """
+        pools = (self.rollouts, self.retrievers)
+        {"policy": self.policy, "reference": self.reference}[group].stop()
+        moved = self.placement.renew(group, lambda: [pool.give_way() for pool in pools])
+        for pool in pools:
+            pool.resume()
+        started = {"policy", "reference"} if moved and self.placement.plan.colocated else {group}
+        if "policy" in started:
+            self.policy.stop()
+            self.policy = PolicyGroup.start(self.config, self.placement.slots("policy"))
+            self.weights.reset(self.policy)
+        if "reference" in started:
+            self.reference.stop()
+            self.reference = ReferenceGroup.start(self.config, self.placement.slots("reference"))
+        return started
 
     def stop(self) -> None:
-        """Kill the actors and give their resources back."""
-        for handle in self.all().values():
-            ray.kill(handle)
+        """End all processes and give their resources back."""
+        for role in (self.rollouts, self.reward, self.policy, self.reference):
+            role.stop()
+        self.placement.release()
+
+    def _blame_policy(self, error: RayTaskError) -> None:
+        """Weights that a worker could not fetch were lost with the policy's process: say that, if it is so."""
+        if isinstance(error.cause, ObjectLostError):
+            self.policy.version()
 
 
-def last_line(error: BaseException) -> str:
-    """What was raised, without the remote traceback before it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def launch_roles(
+    config: GrpoConfig, note: Note, exclusions: Mapping[str, Set[str]] | None = None, may_grow: bool = False
+) -> Roles:
+    """Reserve what the roles need and start them (E.3: distinct roles, distinct copies of the weights); returns while they load.
 
+    Args:
+        note: takes the pools' events.
+        may_grow: nodes may join the cluster, see :func:`cluster.placement.ray_session`.
 
-class RemoteRetriever:
-    """The retriever's ``encode`` behind a Ray handle, as the reward scorer calls it."""
-
-    def __init__(self, handle: Any):
-        self.handle = handle
-
-    def __call__(self, views: list[View], max_length: int) -> np.ndarray:
-        return ray.get(self.handle.encode.remote(views, max_length))
-
-
-def launch_roles(config: GrpoConfig, exclusions: Mapping[str, Set[str]] | None = None) -> Roles:
-    """Start policy, reference, retriever, reward and rollout actors (E.3: distinct roles, distinct copies of the weights)."""
-    check_resources(config)
-    res, run, model = config.resources, config.run, config.model
-    frozen = ModelConfig(path=config.reward.retriever_path or model.path, dtype=model.dtype)
-    policy = (
-        ray.remote(Policy)
-        .options(num_cpus=res.policy_cpus, num_gpus=res.policy_gpus)
-        .remote(
-            model,
-            config.actor,
-            temperature=config.rollout.temperature,
-            threads=res.threads,
-            device=run.device,
-            seed=run.seed,
-        )
-    )
-    reference = (
-        ray.remote(Reference)
-        .options(num_cpus=res.reference_cpus, num_gpus=res.reference_gpus)
-        .remote(
-            model,
-            temperature=config.rollout.temperature,
-            token_budget=config.actor.ppo_max_token_len,
-            threads=res.threads,
-            device=run.device,
-        )
-    )
-    retriever = (
-        ray.remote(RewardRetriever)
-        .options(num_cpus=res.retriever_cpus, num_gpus=res.retriever_gpus)
-        .remote(frozen, token_budget=config.reward.micro_batch_tokens, threads=res.threads, device=run.device)
-    )
-    reward = (
-        ray.remote(RewardScorer)
-        .options(num_cpus=0)
-        .remote(
-            config.reward,
-            RemoteRetriever(retriever),
+    Raises:
+        ConfigError: they do not fit the cluster.
+    """
+    placement = Placement.reserve(plan_placement(config), wait_s=config.resources.wait_s, may_grow=may_grow)
+    try:
+        policy = PolicyGroup.start(config, placement.slots("policy"))
+        reference = ReferenceGroup.start(config, placement.slots("reference"))
+        weights = WeightSync(policy, config.rollout)
+        rollouts = _rollout_pool(config, placement, note, weights)
+        reward = RewardRole(
+            lambda: _reward_actor(config, exclusions),
+            _retriever_pool(config, placement, note),
+            note,
             max_query_length=config.data.max_query_length,
             document_max_length=config.data.document_max_length,
-            exclusions=exclusions,
         )
+    except BaseException:
+        placement.release()
+        raise
+    return Roles(config, placement, policy, reference, rollouts, reward, weights)
+
+
+def _rollout_pool(config: GrpoConfig, placement: Placement, note: Note, weights: WeightSync) -> ElasticPool:
+    engine, params = engine_config(config), sampling_params(config)
+
+    def create(seat: Seat) -> Any:
+        actor = ray.remote(RolloutWorker).options(**seat.options())
+        return actor.remote(config.model, engine, params, threads=config.resources.threads, device=config.run.device)
+
+    def welcome(worker: Any) -> Any:
+        # before the first push there is nothing to take; that push reaches everybody who has started
+        return weights.deliver(worker) if weights.version >= 0 else worker.ready.remote()
+
+    plan = placement.plan.role("rollout")
+    return ElasticPool(
+        "rollout",
+        placement,
+        create,
+        most=plan.members,
+        least=plan.least,
+        wait_s=config.resources.wait_s,
+        note=note,
+        welcome=welcome,
     )
-    params = sampling_params(config)
-    rollout = engine_config(config)
-    rollouts = [
-        ray.remote(RolloutWorker)
-        .options(num_cpus=res.rollout_cpus, num_gpus=res.rollout_gpus)
-        .remote(model, rollout, params, threads=res.threads, device=run.device)
-        for _ in range(config.rollout.workers)
-    ]
-    return Roles(policy, reference, retriever, reward, rollouts)
 
 
-def engine_config(config: GrpoConfig) -> RolloutConfig:
-    """The rollout keys with ``max_model_len`` filled in: an engine must hold the longest prompt with the longest response."""
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    return replace(config.rollout, max_model_len=config.rollout.max_model_len or longest)
+def _retriever_pool(config: GrpoConfig, placement: Placement, note: Note) -> ElasticPool:
+    frozen = ModelConfig(path=config.reward.retriever_path or config.model.path, dtype=config.model.dtype)
 
+    def create(seat: Seat) -> Any:
+        actor = ray.remote(RewardRetriever).options(**seat.options())
+        budget, threads = config.reward.micro_batch_tokens, config.resources.threads
+        return actor.remote(frozen, token_budget=budget, threads=threads, device=config.run.device)
 
-def sampling_params(config: GrpoConfig) -> SamplingParams:
-    """The rollouts' sampling parameters with the model's explicit stop ids."""
-    from models.tokenization import ModelTokenizer
-
-    return SamplingParams(
-        n=config.rollout.n,
-        temperature=config.rollout.temperature,
-        top_p=config.rollout.top_p,
-        max_tokens=config.data.max_response_length,
-        stop_token_ids=ModelTokenizer.load(config.model.path).stop_token_ids,
+    plan = placement.plan.role("retriever")
+    return ElasticPool(
+        "retriever",
+        placement,
+        create,
+        most=plan.members,
+        least=plan.least,
+        wait_s=config.resources.wait_s,
+        note=note,
     )
 
 
-def push_weights(roles: Roles) -> tuple[int, float]:
-    """Give every rollout worker the policy's weights through the object store; returns the version and the seconds."""
-    start = time.perf_counter()
-    version, weights = ray.get(roles.policy.weights.remote())
-    shared = ray.put(weights)
-    ray.get([worker.load_weights.remote(version, shared) for worker in roles.rollouts])
-    return version, time.perf_counter() - start
-
-
-def generate(
-    roles: Roles, prompts: Sequence[Sequence[int]], seeds: Sequence[int], version: int
-) -> tuple[list[list[Rollout]], float]:
-    """Sample all prompts on all rollout workers; groups come back in the order of the prompts."""
-    start = time.perf_counter()
-    share = math.ceil(len(prompts) / len(roles.rollouts))
-    parts = [range(i, min(i + share, len(prompts))) for i in range(0, len(prompts), share)]
-    futures = [
-        worker.generate.remote([prompts[i] for i in part], [seeds[i] for i in part], version)
-        for worker, part in zip(roles.rollouts, parts, strict=False)
-    ]
-    batches: list[RolloutBatch] = ray.get(futures)
-    return [group for batch in batches for group in batch.groups], time.perf_counter() - start
+def _reward_actor(config: GrpoConfig, exclusions: Mapping[str, Set[str]] | None) -> Any:
+    # beside the driver: an actor that reserves nothing could be anywhere, and would go with a node it does not need
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": here}
+    return ray.remote(EmbeddedScorer).options(**options).remote(config.reward, exclusions)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,176 +11,234 @@ import numpy as np
 import torch
 
 from actors.device import place
-from configs.schema import ActorConfig, ModelConfig
+from actors.policy_batch import PolicyBatch, PolicyShare, whole_share
+from configs.schema import ActorConfig, ModelConfig, RolloutCorrectionConfig
 from models.backbone import Backbone
 from models.batching import plan_micro_batches
 from models.export import export_causal_lm, export_retriever
 from models.views import View
 from objectives.checkpoint import load_checkpoint, save_checkpoint
+from objectives.engine import Engine, build_engine
 from objectives.losses import rationale_lm_loss
-from objectives.optimizers import build_optimizer, clip_gradients
+from objectives.rollout_correction import Mismatch, importance_weights
 
-
-@dataclass(frozen=True)
-class PolicyBatch:
-    """R rollouts to learn from, in any order.
-
-    Attributes:
-        query_ids: ``[R]``, the group of each rollout; groups may differ in size.
-        prompts, responses: ``[R]`` token ids; a response includes its end token.
-        rewards: float32 ``[R]``.
-        ref_log_probs: ``[R]`` arrays, one float a response token, from the frozen reference at the sampling temperature.
-        sft_prompts, sft_rationales: teacher rationales for the auxiliary SFT loss of E.3, empty where it is off.
-    """
-
-    query_ids: list[str]
-    prompts: list[list[int]]
-    responses: list[list[int]]
-    rewards: torch.Tensor
-    ref_log_probs: list[np.ndarray]
-    sft_prompts: list[list[int]] = field(default_factory=list)
-    sft_rationales: list[list[int]] = field(default_factory=list)
+LOSSES = (
+    "actor/pg_loss",
+    "actor/kl_loss",
+    "actor/pg_clipfrac",
+    "actor/pg_clipfrac_lower",
+    "actor/ppo_kl",
+    "actor/entropy",
+)
+"""Metrics that are sums over the batch's tokens: micro-batches and ranks add up to them."""
 
 
 class Policy:
-    """The Stage-II policy π_θ with its optimizer."""
+    """The Stage-II policy π_θ with its optimizer: in one process, or one rank of several that hold it together.
+
+    With several, every method but :meth:`ready` is collective: all ranks call it, each with its own share or with the same
+    arguments.
+    """
 
     def __init__(
-        self, model: ModelConfig, config: ActorConfig, *, temperature: float, threads: int, device: str, seed: int
+        self,
+        model: ModelConfig,
+        config: ActorConfig,
+        *,
+        temperature: float,
+        threads: int,
+        device: str,
+        seed: int,
+        engine_temperature: float = 1.0,
+        correction: RolloutCorrectionConfig | None = None,
     ):
         """
         Args:
             model: where the Stage-I full causal LM lies.
             config: the actor's own keys.
             temperature: the rollouts' sampling temperature; log-probabilities are taken at it.
+            engine_temperature: the one of the rollout engine's own log-probabilities.
+            correction: importance sampling between rollout engine and policy.
         """
         self.config = config
         self.temperature = temperature
-        self.device = place(device, threads, seed)
-        self.backbone = Backbone.load(model.path, dtype=model.dtype, device=self.device).eval()
-        self.optimizer = build_optimizer(self.backbone.parameters(), config.optim)
+        self.engine_temperature = engine_temperature
+        self.correction = correction or RolloutCorrectionConfig()
+        backbone = Backbone.load(model.path, dtype=model.dtype, device=place(device, threads, seed))
+        self.engine = build_engine(
+            backbone,
+            config.optim,
+            config.parallel,
+            default_strategy="fsdp2",
+            optim_key="actor.optim",
+            parallel_key="actor.parallel",
+        )
         self.version = 0
 
+    @property
+    def backbone(self) -> Backbone:
+        """The model, or this rank's shard of it."""
+        return self.engine.backbone
+
     def ready(self) -> int:
-        """Parameters of the model, once it is loaded."""
-        return sum(p.numel() for p in self.backbone.parameters())
+        """Parameters of the whole model, once it is loaded."""
+        return sum(int(np.prod(shape)) for shape in self.engine.shapes.values())
 
     def update(self, batch: PolicyBatch) -> dict[str, float]:
-        """One GRPO step: group-relative advantages, then ``ppo_epochs`` clipped updates over the whole batch.
+        """:meth:`update_share` of a whole batch, where there is one process."""
+        return self.update_share(whole_share(batch))
 
-        Token losses are normalized by the tokens of the whole batch, whatever the micro-batches. With one update a batch the old
-        log-probabilities are the detached ones of the same forward pass.
+    def update_share(self, share: PolicyShare) -> dict[str, float]:
+        """One GRPO step with this rank's rollouts: ``ppo_epochs`` clipped updates over the whole batch of all ranks.
+
+        Token losses are normalized by the tokens of the whole batch, whatever the micro-batches and the ranks. With one update a
+        batch the old log-probabilities are the detached ones of the same forward pass.
 
         Returns:
-            verl's actor metrics by verl's names, and the seconds spent.
+            verl's actor metrics by verl's names, of the whole batch on every rank, and the seconds spent.
+
+        Raises:
+            FloatingPointError: on every rank, where the gradient's norm is not finite; the weights stay as they were.
         """
-        from objectives.policy_gradient import BatchInfo, group_relative_advantages, policy_objective
-
         start = time.perf_counter()
-        advantages = group_relative_advantages(batch.rewards, batch.query_ids)
-        info = BatchInfo(
-            num_tokens=sum(len(r) for r in batch.responses),
-            num_sequences=len(batch.responses),
-            rollout_n=max(2, len(batch.responses) // max(1, len(set(batch.query_ids)))),
-        )
-        lengths = [len(p) + len(r) for p, r in zip(batch.prompts, batch.responses, strict=True)]
-        plan = plan_micro_batches(lengths, self.config.ppo_max_token_len)
-        old = self._old_log_probs(batch, plan) if self.config.ppo_epochs > 1 else None
-        metrics: dict[str, float] = {}
-        for _ in range(self.config.ppo_epochs):
-            metrics = {"actor/pg_loss": 0.0, "actor/kl_loss": 0.0, "actor/entropy": 0.0}
-            for rows in plan:
-                log_probs, entropy, mask = self.backbone.response_log_probs(
-                    [batch.prompts[r] for r in rows], [batch.responses[r] for r in rows], self.temperature
-                )
-                old_log_probs = log_probs.detach() if old is None else self._pad([old[r] for r in rows])
-                loss, reported = policy_objective(
-                    log_probs,
-                    old_log_probs,
-                    self._pad([batch.ref_log_probs[r] for r in rows]),
-                    advantages[rows].to(self.device),
-                    mask,
-                    self.config,
-                    info,
-                )
-                loss.backward()
-                reported["actor/entropy"] = float((entropy * mask).sum()) / max(info.num_tokens, 1)
-                for key, value in reported.items():
-                    metrics[key] = metrics.get(key, 0.0) + value
-            if self.config.sft_coef > 0:
-                metrics["actor/sft_loss"] = self._sft_backward(batch)
-            metrics["actor/grad_norm"] = self._step()
-        self.version += 1
-        spread = advantages.abs().gt(0).float().mean()
-        return {**metrics, "actor/nonzero_advantages": float(spread), "time/update": time.perf_counter() - start}
-
-    def _step(self) -> float:
-        try:
-            norm = clip_gradients(self.backbone.parameters(), self.config.optim.clip_grad)
-            self.optimizer.step()
-        finally:
-            self.optimizer.zero_grad(set_to_none=True)
-        return norm
-
-    def _sft_backward(self, batch: PolicyBatch) -> float:
-        tokens = float(sum(len(r) for r in batch.sft_rationales))
-        lengths = [len(p) + len(r) for p, r in zip(batch.sft_prompts, batch.sft_rationales, strict=True)]
-        value = 0.0
-        for rows in plan_micro_batches(lengths, self.config.ppo_max_token_len):
-            log_probs, _, mask = self.backbone.response_log_probs(
-                [batch.sft_prompts[r] for r in rows], [batch.sft_rationales[r] for r in rows]
+        if self.correction.rollout_is and share.rollout_log_probs is None:
+            raise ValueError(
+                "rollout_correction.rollout_is is set, and the batch has no log-probabilities of the rollout engine"
             )
-            loss = rationale_lm_loss(log_probs, mask, "token_mean", tokens, len(batch.sft_rationales))
-            (self.config.sft_coef * loss).backward()
+        plan = equal_passes(self.engine, share.prompts, share.responses, self.config.ppo_max_token_len)
+        old = None
+        if self.config.ppo_epochs > 1:
+            old = response_log_probs(self.engine, share.prompts, share.responses, self.temperature, plan)
+        mismatch = Mismatch()
+        sums: dict[str, float] = {}
+        norm = 0.0
+        for epoch in range(self.config.ppo_epochs):
+            sums = dict.fromkeys(LOSSES, 0.0)
+            for rows in plan:
+                if not rows:
+                    self.engine.dummy_pass("response_log_probs", backward=True)
+                    continue
+                for key, value in self._backward(share, rows, old, mismatch if epoch == 0 else None).items():
+                    sums[key] += value
+            if self.config.sft_coef > 0:
+                sums["actor/sft_loss"] = self._sft_backward(share)
+            norm = self.engine.step(self.config.optim.clip_grad)
+        self.version += 1
+        sums["actor/nonzero_advantages"] = float(share.advantages.ne(0).sum()) / max(share.info.num_sequences, 1)
+        totals = self.engine.collectives.sum(torch.tensor(list(sums.values()), dtype=torch.float64))
+        metrics = dict(zip(sums, totals.tolist(), strict=True))
+        if share.rollout_log_probs is not None:
+            metrics |= Mismatch.merged(self.engine.collectives.gather_objects(mismatch)).curves()
+        return {**metrics, "actor/grad_norm": norm, "time/update": time.perf_counter() - start}
+
+    def _backward(
+        self, share: PolicyShare, rows: list[int], old: list[np.ndarray] | None, mismatch: Mismatch | None
+    ) -> dict[str, float]:
+        """The gradients of one micro-batch, and its part of :data:`LOSSES`; ``mismatch`` counts it where given."""
+        from objectives.policy_gradient import policy_objective
+
+        prompts, responses = [share.prompts[r] for r in rows], [share.responses[r] for r in rows]
+        if share.rollout_log_probs is None:
+            log_probs, entropy, mask = self.engine.response_log_probs(prompts, responses, self.temperature)
+        else:
+            log_probs, entropy, mask, compared = self.engine.response_log_probs_compared(
+                prompts, responses, self.temperature, self.engine_temperature
+            )
+        old_log_probs = log_probs.detach() if old is None else self._pad([old[r] for r in rows])
+        weights = None
+        if share.rollout_log_probs is not None:
+            sampled = self._pad([share.rollout_log_probs[r] for r in rows])
+            weights = importance_weights(old_log_probs, sampled, mask, self.correction)
+            if mismatch is not None:
+                mismatch.add(compared, sampled, mask, weights, self.correction.rollout_is_threshold)
+        loss, reported = policy_objective(
+            log_probs,
+            old_log_probs,
+            self._pad([share.ref_log_probs[r] for r in rows]),
+            share.advantages[rows].to(self.engine.device),
+            mask,
+            self.config,
+            share.info,
+            weights,
+        )
+        self.engine.backward(loss)
+        return {**reported, "actor/entropy": float((entropy * mask).sum()) / max(share.info.num_tokens, 1)}
+
+    def _sft_backward(self, share: PolicyShare) -> float:
+        value = 0.0
+        for rows in equal_passes(self.engine, share.sft_prompts, share.sft_rationales, self.config.ppo_max_token_len):
+            if not rows:
+                self.engine.dummy_pass("response_log_probs", backward=True)
+                continue
+            log_probs, _, mask = self.engine.response_log_probs(
+                [share.sft_prompts[r] for r in rows], [share.sft_rationales[r] for r in rows]
+            )
+            loss = rationale_lm_loss(log_probs, mask, "token_mean", float(share.sft_tokens), len(rows))
+            self.engine.backward(self.config.sft_coef * loss)
             value += loss.item()
         return value
 
-    def _old_log_probs(self, batch: PolicyBatch, plan: list[list[int]]) -> list[np.ndarray]:
-        return response_log_probs(self.backbone, batch.prompts, batch.responses, self.temperature, plan)
-
     def _pad(self, rows: Sequence[np.ndarray]) -> torch.Tensor:
         tensors = [torch.from_numpy(np.asarray(r, dtype=np.float32)) for r in rows]
-        return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True).to(self.device)
+        return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True).to(self.engine.device)
 
     # -- what others ask of it ------------------------------------------------------------------------------------------
 
     def weights(self) -> tuple[int, dict[str, np.ndarray]]:
         """The version (updates made) and all parameters as float32 arrays."""
-        return self.version, {name: tensor.cpu().numpy().copy() for name, tensor in self.backbone.state().items()}
+        return self.version, {name: tensor.cpu().numpy().copy() for name, tensor in self.engine.full_parameters()}
 
     def encode(self, views: Sequence[View], max_length: int) -> np.ndarray:
         """Embeddings ``[N, d]`` of the current policy: in-training recall never uses the reward's cache."""
         tokens = self.backbone.tokenizer.encode_views(views, max_length)
-        return self.backbone.encode(tokens, self.config.ppo_max_token_len).numpy()
+        return self.engine.encode(tokens, self.config.ppo_max_token_len).numpy()
 
     def save(self, folder: str, step: int, progress: dict[str, Any], keep: int) -> str:
         """Write a checkpoint, see :func:`objectives.checkpoint.save_checkpoint`."""
-        return str(save_checkpoint(folder, step, self.backbone, self.optimizer, progress, keep))
+        return save_checkpoint(folder, step, self.engine, progress, keep)
 
     def restore(self, path: str) -> dict[str, Any]:
-        """Load a checkpoint and return its progress."""
-        progress = load_checkpoint(path, self.backbone, self.optimizer)
+        """Load a checkpoint, of any number of workers, and return its progress."""
+        progress = load_checkpoint(path, self.engine)
         self.version = int(progress["step"])
         return progress
 
     def export(self, retriever: str, causal_lm: str, max_length: int) -> None:
         """Write the SentenceTransformer folder and the full causal LM folder."""
-        export_retriever(self.backbone, Path(retriever), max_length)
-        export_causal_lm(self.backbone, Path(causal_lm))
+        export_retriever(self.engine, Path(retriever), max_length)
+        export_causal_lm(self.engine, Path(causal_lm))
+
+
+def equal_passes(
+    engine: Engine, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], token_budget: int
+) -> list[list[int]]:
+    """Micro-batches of this rank's rows, then empty ones where other ranks have more and the engine minds. Collective."""
+    lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
+    plan = plan_micro_batches(lengths, token_budget)
+    if engine.needs_equal_passes:
+        plan += [[] for _ in range(engine.collectives.max_int(len(plan)) - len(plan))]
+    return plan
 
 
 def response_log_probs(
-    backbone: Backbone,
+    engine: Engine,
     prompts: Sequence[Sequence[int]],
     responses: Sequence[Sequence[int]],
     temperature: float,
     plan: list[list[int]],
 ) -> list[np.ndarray]:
-    """Log-probabilities of every response token without gradients, one float32 array a row, in row order."""
+    """Log-probabilities of every response token without gradients, one float32 array a row, in row order.
+
+    Args:
+        plan: of :func:`equal_passes`.
+    """
     out: list[np.ndarray] = [np.empty(0, dtype=np.float32)] * len(prompts)
     with torch.no_grad():
         for rows in plan:
-            log_probs, _, _ = backbone.response_log_probs(
+            if not rows:
+                engine.dummy_pass("response_log_probs", backward=False)
+                continue
+            log_probs, _, _ = engine.response_log_probs(
                 [prompts[r] for r in rows], [responses[r] for r in rows], temperature
             )
             for row, values in zip(rows, log_probs.cpu().numpy(), strict=True):

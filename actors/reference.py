@@ -8,31 +8,46 @@ from collections.abc import Sequence
 import numpy as np
 
 from actors.device import place
-from actors.policy import response_log_probs
-from configs.schema import ModelConfig
+from actors.policy import equal_passes, response_log_probs
+from configs.schema import ModelConfig, ParallelConfig
 from models.backbone import Backbone
-from models.batching import plan_micro_batches
+from objectives.engine import build_engine
 
 
 class Reference:
-    """log π_ref of every response token, at the sampling temperature."""
+    """log π_ref of every response token, at the sampling temperature: in one process, or one rank of several."""
 
-    def __init__(self, model: ModelConfig, *, temperature: float, token_budget: int, threads: int, device: str):
+    def __init__(
+        self,
+        model: ModelConfig,
+        *,
+        temperature: float,
+        token_budget: int,
+        threads: int,
+        device: str,
+        parallel: ParallelConfig | None = None,
+    ):
         self.temperature = temperature
         self.token_budget = token_budget
-        self.backbone = Backbone.load(model.path, dtype=model.dtype, device=place(device, threads)).eval()
-        self.backbone.requires_grad_(False)
+        backbone = Backbone.load(model.path, dtype=model.dtype, device=place(device, threads))
+        self.engine = build_engine(
+            backbone, None, parallel or ParallelConfig(), default_strategy="fsdp2", parallel_key="ref.parallel"
+        )
+
+    @property
+    def backbone(self) -> Backbone:
+        """The model, or this rank's shard of it."""
+        return self.engine.backbone
 
     def ready(self) -> int:
-        """Parameters of the model, once it is loaded."""
-        return sum(p.numel() for p in self.backbone.parameters())
+        """Parameters of the whole model, once it is loaded."""
+        return sum(int(np.prod(shape)) for shape in self.engine.shapes.values())
 
     def log_probs(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
     ) -> tuple[list[np.ndarray], float]:
-        """One float32 array per response, and the seconds it took."""
+        """One float32 array per response, and the seconds it took. Collective: each rank passes its own rows."""
         start = time.perf_counter()
-        lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-        plan = plan_micro_batches(lengths, self.token_budget)
-        out = response_log_probs(self.backbone, prompts, responses, self.temperature, plan)
+        plan = equal_passes(self.engine, prompts, responses, self.token_budget)
+        out = response_log_probs(self.engine, prompts, responses, self.temperature, plan)
         return out, time.perf_counter() - start

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,7 @@ from models.views import View, document_view, privileged_view, raw_view
 from rewards import RewardBatch, build_pool, load_terms, total_reward
 
 Encode = Callable[[list[View], int], np.ndarray]
-"""``(views, max_length) -> [N, d]``: the frozen retriever, in this process or behind a Ray handle."""
+"""``(views, max_length) -> [N, d]``: the frozen retriever, in this process or a pool of them."""
 
 
 @dataclass(frozen=True)
@@ -47,50 +46,90 @@ class RewardResult:
     metrics: dict[str, float]
 
 
-class RewardScorer:
-    """Scores batches; document embeddings are kept by skill id for the whole run, since the retriever is frozen."""
+@dataclass(frozen=True)
+class Embeddings:
+    """What the frozen retriever says of a request.
 
-    def __init__(
-        self,
-        config: RewardConfig,
-        encode: Encode,
-        *,
-        max_query_length: int,
-        document_max_length: int,
-        exclusions: Mapping[str, Set[str]] | None = None,
-    ):
-        self.config = config
+    Attributes:
+        documents: of every candidate, by skill id.
+        views: ``[Q + R, d]``: the raw view of each query, then the privileged view of each rollout.
+        encoded: how many of the documents were new.
+    """
+
+    documents: dict[str, np.ndarray]
+    views: np.ndarray
+    encoded: int
+
+
+class RequestEmbedder:
+    """Encodes requests; documents are encoded once and kept by skill id for the whole run, since the retriever is frozen."""
+
+    def __init__(self, encode: Encode, *, max_query_length: int, document_max_length: int):
         self.encode = encode
         self.max_query_length = max_query_length
         self.document_max_length = document_max_length
+        self._documents: dict[str, np.ndarray] = {}
+        self._texts: dict[str, str] = {}
+
+    def embed(self, request: RewardRequest) -> Embeddings:
+        """Embeddings of the request's candidates and views.
+
+        Raises:
+            KeyError: a candidate that has not been seen yet and comes without a document.
+            ValueError: a skill id that had another document before: records of two versions of a library.
+        """
+        for skill_id, text in request.documents.items():
+            if self._texts.setdefault(skill_id, text) != text:
+                raise ValueError(
+                    f"skill {skill_id!r} has two documents among the training records, {self._texts[skill_id][:60]!r}… and "
+                    f"{text[:60]!r}…; expected one document a skill"
+                )
+        candidates = zip(request.positive_ids, request.negative_ids, strict=True)
+        ids = list(dict.fromkeys(s for positive, negatives in candidates for s in (positive, *negatives)))
+        new = [s for s in ids if s not in self._documents]
+        absent = [s for s in new if s not in request.documents]
+        if absent:
+            raise KeyError(f"no document for candidate skill {absent[0]!r} ({len(absent)} missing)")
+        if new:
+            embedded = self.encode([document_view(request.documents[s]) for s in new], self.document_max_length)
+            self._documents.update(zip(new, embedded, strict=True))
+        views = [raw_view(q) for q in request.queries]
+        views += [
+            privileged_view(request.queries[g], c) for g, c in zip(request.group, request.rationales, strict=True)
+        ]
+        documents = {s: self._documents[s] for s in ids}
+        return Embeddings(documents, self.encode(views, self.max_query_length), len(new))
+
+
+class EmbeddedScorer:
+    """Scores batches from embeddings; keeps nothing between them."""
+
+    def __init__(self, config: RewardConfig, exclusions: Mapping[str, Set[str]] | None = None):
+        self.config = config
         self.exclusions = exclusions if config.mask_exclusions else None
         self.terms = load_terms(config.terms)
-        self._documents: dict[str, np.ndarray] = {}
 
     def ready(self) -> list[str]:
         """The names of the terms, once they are resolved."""
         return [term.name for term in self.terms]
 
-    def score(self, request: RewardRequest) -> RewardResult:
+    def score_embedded(self, request: RewardRequest, embeddings: Embeddings) -> RewardResult:
         """Rewards of all rollouts of a batch.
+
+        Args:
+            request: its documents are not needed.
+            embeddings: of :meth:`RequestEmbedder.embed`.
 
         Raises:
             RewardError: a term raised or gave a value that is not finite.
-            KeyError: a candidate without a document.
         """
-        start = time.perf_counter()
         pool = build_pool(
             request.positive_ids,
             request.negative_ids,
             mask_positive=self.config.mask_positive,
             exclusions=self.exclusions,
         )
-        encoded = self._encode_documents(pool.ids, request.documents)
-        queries = [raw_view(q) for q in request.queries]
-        augmented = [
-            privileged_view(request.queries[g], c) for g, c in zip(request.group, request.rationales, strict=True)
-        ]
-        embeddings = torch.tensor(self.encode([*queries, *augmented], self.max_query_length))
+        views = torch.tensor(embeddings.views)
         batch = RewardBatch(
             query_ids=request.query_ids,
             queries=request.queries,
@@ -98,9 +137,9 @@ class RewardScorer:
             lengths=torch.tensor(request.lengths, dtype=torch.long),
             group=torch.tensor(request.group, dtype=torch.long),
             document_ids=pool.ids,
-            query_embeddings=embeddings[: len(queries)],
-            rollout_embeddings=embeddings[len(queries) :],
-            document_embeddings=torch.from_numpy(np.stack([self._documents[s] for s in pool.ids])),
+            query_embeddings=views[: len(request.queries)],
+            rollout_embeddings=views[len(request.queries) :],
+            document_embeddings=torch.from_numpy(np.stack([embeddings.documents[s] for s in pool.ids])),
             positive=pool.positive,
             negatives=pool.negatives,
         )
@@ -111,23 +150,38 @@ class RewardScorer:
             "retrieval/margin": batch.margin.mean().item(),
             "retrieval/baseline_margin": batch.baseline_margin.mean().item(),
             "retrieval/pool_documents": float(len(pool.ids)),
-            "retrieval/documents_encoded": float(encoded),
+            "retrieval/documents_encoded": float(embeddings.encoded),
             "response/length_mean": batch.lengths.float().mean().item(),
             "response/length_max": float(batch.lengths.max()),
         }
         for name, value in values.items():
             metrics[f"reward/{name}/mean"] = value.mean().item()
             metrics[f"reward/{name}/std"] = value.std(unbiased=False).item()
-        metrics["time/reward"] = time.perf_counter() - start
         return RewardResult(total, values, metrics)
 
-    def _encode_documents(self, ids: Sequence[str], documents: Mapping[str, str]) -> int:
-        """Embed the documents not seen before; returns how many."""
-        new = [s for s in ids if s not in self._documents]
-        absent = [s for s in new if s not in documents]
-        if absent:
-            raise KeyError(f"no document for candidate skill {absent[0]!r} ({len(absent)} missing)")
-        if new:
-            embedded = self.encode([document_view(documents[s]) for s in new], self.document_max_length)
-            self._documents.update(zip(new, embedded, strict=True))
-        return len(new)
+
+class RewardScorer(EmbeddedScorer):
+    """Scores batches with a retriever at hand, in one process."""
+
+    def __init__(
+        self,
+        config: RewardConfig,
+        encode: Encode,
+        *,
+        max_query_length: int,
+        document_max_length: int,
+        exclusions: Mapping[str, Set[str]] | None = None,
+    ):
+        super().__init__(config, exclusions)
+        self.embedder = RequestEmbedder(
+            encode, max_query_length=max_query_length, document_max_length=document_max_length
+        )
+
+    def score(self, request: RewardRequest) -> RewardResult:
+        """Rewards of all rollouts of a batch.
+
+        Raises:
+            RewardError: a term raised or gave a value that is not finite.
+            KeyError: a candidate without a document.
+        """
+        return self.score_embedded(request, self.embedder.embed(request))

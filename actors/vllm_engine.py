@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from configs.schema import ModelConfig, RolloutConfig
@@ -25,12 +23,14 @@ class VllmEngine:
     reach the model without a copy, and a killed rollout worker leaves no engine behind. vLLM sets process-wide state
     (environment variables, torch's thread functions), so the process should be the engine's own: a rollout worker's.
 
-    Sampling is vLLM's. The returned log-probabilities are at temperature 1 over the whole vocabulary (``raw_logprobs``), whatever
-    the sampling temperature and nucleus.
+    Sampling is vLLM's. The returned log-probabilities are over the whole vocabulary: vLLM's ``raw_logprobs`` at temperature 1,
+    whatever the sampling temperature and nucleus, or its ``processed_logprobs`` at the sampling temperature where there is no
+    nucleus; see ``SamplingParams.log_prob_temperature``.
 
     Attributes:
         params: how rationales are drawn.
-        version: version of the weights the engine holds; -1 when a push failed half-way.
+        version: version of the weights the engine holds; -1 while it sleeps and after a push that failed half-way.
+        weight_dtype: what vLLM holds them in.
     """
 
     def __init__(self, model: ModelConfig, config: RolloutConfig, params: SamplingParams):
@@ -41,14 +41,20 @@ class VllmEngine:
 
         Raises:
             ImportError: vLLM is not installed.
-            ValueError: sampling parameters that vLLM would change or refuse.
+            ValueError: sampling parameters that vLLM would change or refuse; ``rollout.sleep`` where vLLM cannot sleep.
         """
         vllm = _import_vllm()
         self._request_params = vllm.SamplingParams
         self.params = params
         self.version = 0
+        self._log_prob_temperature = params.log_prob_temperature
         _ = self._request(params, seed=0)  # vLLM's own checks, before minutes of loading
-        on_cpu = _on_cpu()
+        on_cpu = _platform().is_cpu()
+        self._can_sleep = config.sleep
+        if config.sleep and not _platform().is_sleep_mode_available():
+            raise ValueError(
+                "rollout.sleep is true; vLLM cannot free its memory on this device; expected false, or a GPU"
+            )
         if on_cpu:
             _prepare_cpu_build()
         self._llm: Any = vllm.LLM(
@@ -61,11 +67,14 @@ class VllmEngine:
             enable_prefix_caching=True,
             # with a prompt prefilled in parts, vLLM rewinds the request's random generator, which a CPU generator cannot do
             enable_chunked_prefill=False if on_cpu else None,
-            logprobs_mode="raw_logprobs",
+            logprobs_mode="raw_logprobs" if params.log_prob_temperature == 1 else "processed_logprobs",
+            enable_sleep_mode=config.sleep,
             generation_config="vllm",  # the checkpoint's own sampling defaults stay out
             trust_remote_code=False,
         )
         self.max_model_len = int(self._llm.model_config.max_model_len)
+        self.weight_dtype = str(self._llm.model_config.dtype).removeprefix("torch.")
+        self._asleep: set[str] = set()
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], params: SamplingParams | None = None
@@ -98,15 +107,15 @@ class VllmEngine:
         copies = params.n if params.temperature == 0 else 1
         return [[_rollout(sample) for sample in output.outputs for _ in range(copies)] for output in outputs]
 
-    def load_weights(self, version: int, weights: Mapping[str, np.ndarray]) -> None:
-        """Replace all parameters in place and forget every cached key and value.
+    def load_weights(self, version: int, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replace all parameters in place and forget every cached key and value; an engine that sleeps wakes up.
 
         Args:
             version: the policy's version of them.
-            weights: the policy's arrays by transformers' names, tied ones once; vLLM's own loader fuses and casts them.
+            weights: the policy's parameters by transformers' names, tied ones once; vLLM's own loader fuses and casts them.
 
         Raises:
-            ValueError: an array that no parameter takes, or parameters that no array was given for.
+            ValueError: a tensor that no parameter takes, or parameters that no tensor was given for.
             RuntimeError: requests are still running, so that old keys and values would survive.
         """
         self.version = -1
@@ -114,36 +123,53 @@ class VllmEngine:
 
         def tensors() -> Iterator[tuple[str, torch.Tensor]]:
             nonlocal current
-            for current, array in weights.items():
-                yield current, torch.from_numpy(np.asarray(array))
+            for name, tensor in weights:
+                current = name
+                yield name, tensor
 
         def replace(model: Any) -> set[str]:
             with torch.no_grad():
                 loaded = model.load_weights(tensors())
             return set(dict(model.named_parameters())) - set(loaded)
 
+        self._wake("weights")  # keys and values later: a push needs the room of a bucket
         try:
-            with warnings.catch_warnings():  # arrays of the object store are read-only, and are only read
-                warnings.filterwarnings("ignore", message=".*not writable.*")
-                missing = self._llm.apply_model(replace)[0]
+            missing = self._llm.apply_model(replace)[0]
         except (AssertionError, AttributeError, KeyError, RuntimeError, ValueError) as error:
             raise ValueError(f"pushed weight {current} does not fit the model that vLLM loaded: {error!r}") from error
         if missing:
             raise ValueError(f"the pushed weights leave {len(missing)} parameters as they were: {sorted(missing)[:3]}")
+        self._wake("kv_cache")
         if not self._llm.reset_prefix_cache():
             raise RuntimeError(
                 "vLLM kept keys and values of the old weights: requests were still running at a weight push"
             )
         self.version = version
 
-    def close(self) -> None:
-        """Free the engine's memory; calling it again does nothing."""
-        if self._llm is not None:
-            self._llm.llm_engine.engine_core.shutdown()
-            self._llm = None
+    def sleep(self) -> None:
+        """Give the GPU memory of weights, keys and values to others; the weights are gone until the next push.
+
+        Raises:
+            ValueError: the engine was started without ``rollout.sleep``.
+        """
+        if not self._can_sleep:
+            raise ValueError("the engine cannot sleep: rollout.sleep is false; expected true before it starts")
+        self.version = -1
+        self._llm.sleep(level=2)  # level 1 would keep a copy of weights that the next push replaces anyway
+        self._asleep = {"weights", "kv_cache"}
+
+    def _wake(self, part: str) -> None:
+        if part in self._asleep:
+            self._llm.wake_up(tags=[part])
+            self._asleep.remove(part)
 
     def _request(self, params: SamplingParams, seed: int) -> Any:
         greedy = params.temperature == 0
+        if params.log_prob_temperature != self._log_prob_temperature:
+            raise ValueError(
+                f"log-probabilities at temperature {params.log_prob_temperature}; the engine was started to give them at "
+                f"{self._log_prob_temperature}"
+            )
         if 0 < params.temperature < MIN_TEMPERATURE:
             raise ValueError(
                 f"rollout.temperature is {params.temperature}; vLLM samples at 0 (greedy) or at {MIN_TEMPERATURE} and more"
@@ -177,10 +203,10 @@ def _import_vllm() -> Any:
     return vllm
 
 
-def _on_cpu() -> bool:
+def _platform() -> Any:
     from vllm.platforms import current_platform
 
-    return current_platform.is_cpu()
+    return current_platform
 
 
 def _prepare_cpu_build() -> None:

@@ -1,7 +1,3 @@
-"""The Ray cluster a run uses: connecting to it, and what its roles reserve."""
+"""Ray clusters: connecting to one, what roles reserve of it, elastic groups, submitting jobs, planning without one."""
 
 from __future__ import annotations
-
-from cluster.placement import check_resources, ray_session
-
-__all__ = ["check_resources", "ray_session"]

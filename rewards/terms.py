@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -94,6 +95,8 @@ def load_terms(config: Mapping[str, TermConfig]) -> list[RewardTerm]:
             inspect.signature(function).bind(None, **term.params)
         except TypeError as error:
             raise RewardError(f"reward.terms.{name}.params is {dict(term.params)}: {error}") from error
+        except ValueError:  # a compiled function that does not tell its parameters: what is wrong shows when it is called
+            pass
         terms.append(RewardTerm(name, function, term.weight, dict(term.params)))
     return terms
 
@@ -102,9 +105,9 @@ def _import_function(name: str, path: str) -> TermFunction:
     module_name, _, attribute = path.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a module of the user's: whatever it raises while it is imported
         raise RewardError(
-            f"reward.terms.{name}.function is {path!r}: {error}; expected package.module:function"
+            f"reward.terms.{name}.function is {path!r}: {type(error).__name__}: {error}; expected package.module:function"
         ) from error
     if not callable(function):
         raise RewardError(f"reward.terms.{name}.function is {path!r}: {type(function).__name__} is not callable")
@@ -112,9 +115,32 @@ def _import_function(name: str, path: str) -> TermFunction:
 
 
 def total_reward(batch: RewardBatch, terms: Sequence[RewardTerm]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Eq. 12: the weighted sum of the terms, ``[R]``, and each term's unweighted values by name."""
-    values = {term.name: term(batch) for term in terms}
+    """Eq. 12: the weighted sum of the terms, ``[R]``, and each term's unweighted values by name.
+
+    Each function of the user's gets a batch of its own: what it changes there, no other term sees.
+
+    Raises:
+        RewardError: a term failed, or finite terms with their weights do not have a finite sum.
+    """
+    built_in = list(BUILTIN_TERMS.values())  # these change nothing, and a pool may be large
+    values = {term.name: term(batch if term.function in built_in else _own_copy(batch)) for term in terms}
     total = torch.zeros(len(batch.rationales))
     for term in terms:
         total += term.weight * values[term.name]
+    bad = torch.nonzero(~torch.isfinite(total)).flatten()
+    if len(bad):
+        weighted = {term.name: f"{term.weight:g} x {values[term.name][bad[0]].item():g}" for term in terms}
+        raise RewardError(
+            f"the weighted sum of the terms is {total[bad[0]].item()} for rollout {int(bad[0])}: {weighted}"
+        )
     return total, values
+
+
+def _own_copy(batch: RewardBatch) -> RewardBatch:
+    """Lists and tensors copied, and what the batch computes on demand with them: computed once, not once a term."""
+    fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+    copied = {name: v.clone() if isinstance(v, torch.Tensor) else list(v) for name, v in fields.items()}
+    copy = dataclasses.replace(batch, **copied)
+    for name in ("similarity", "margin", "baseline_margin"):
+        vars(copy)[name] = getattr(batch, name).clone()
+    return copy

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from actors.policy import Policy, PolicyBatch
+from actors.policy import Policy
+from actors.policy_batch import PolicyBatch
 from configs.schema import ActorConfig, ModelConfig, OptimizerConfig
 
 PROMPTS = {"a": [5, 6, 7], "b": [30, 31, 32, 33, 34], "c": [50]}
@@ -39,7 +40,7 @@ def make_policy(model_config: ModelConfig) -> Callable[..., Policy]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_batch() -> Callable[..., PolicyBatch]:
     """Eight rollouts of three requests in uneven groups, in any order, with a reference a little off the policy."""
 

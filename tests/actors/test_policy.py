@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from actors.policy import Policy, PolicyBatch
-from configs.schema import ModelConfig
+from actors.policy import Policy
+from actors.policy_batch import PolicyBatch, whole_share
+from configs.schema import ModelConfig, RolloutCorrectionConfig
 from models.backbone import Backbone
 from models.views import raw_view
 from objectives.checkpoint import CheckpointError
@@ -50,17 +54,21 @@ def objective(model, batch: PolicyBatch, temperature: float, old: list[torch.Ten
 
 
 def gradients_of_update(policy: Policy, batch: PolicyBatch, monkeypatch) -> dict[str, torch.Tensor]:
+    return gradients(lambda: policy.update(batch), policy, monkeypatch)
+
+
+def gradients(update: Callable[[], Any], policy: Policy, monkeypatch) -> dict[str, torch.Tensor]:
     """The gradients that an update has accumulated when it comes to its step."""
     caught: dict[str, torch.Tensor] = {}
 
-    def catch() -> float:
+    def catch(clip_grad: float) -> float:
         caught.update({n: p.grad.clone() for n, p in policy.backbone.model.named_parameters() if p.grad is not None})
-        policy.optimizer.zero_grad(set_to_none=True)
+        policy.engine.zero_grad()
         return 0.0
 
     with monkeypatch.context() as patch:
-        patch.setattr(policy, "_step", catch)
-        policy.update(batch)
+        patch.setattr(policy.engine, "step", catch)
+        update()
     return caught
 
 
@@ -137,14 +145,14 @@ def test_every_epoch_clips_against_the_policy_that_sampled(
     with torch.no_grad():
         old = [log_probs(model, p, r, 0.8) for p, r in zip(batch.prompts, batch.responses, strict=True)]
     epochs: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
-    step = policy._step
+    step = policy.engine.step
 
-    def observed() -> float:
+    def observed(clip_grad: float) -> float:
         gradients = {n: p.grad.clone() for n, p in policy.backbone.model.named_parameters() if p.grad is not None}
         epochs.append((weights(policy), gradients))
-        return step()
+        return step(clip_grad)
 
-    monkeypatch.setattr(policy, "_step", observed)
+    monkeypatch.setattr(policy.engine, "step", observed)
     metrics = policy.update(batch)
     assert len(epochs) == 3
     assert metrics["actor/pg_clipfrac"] > 0
@@ -198,13 +206,13 @@ def test_the_gradient_norm_is_clipped_and_the_norm_before_reported(make_policy, 
     expected = independent_gradients(policy, batch, 0.8, 0.001)
     norm = math.sqrt(sum(g.double().square().sum().item() for g in expected.values()))
     seen: list[float] = []
-    step = policy.optimizer.step
+    step = policy.engine.optimizer.step
 
     def observed() -> None:
         seen.append(math.sqrt(sum(p.grad.double().square().sum().item() for p in policy.backbone.parameters())))
         step()
 
-    monkeypatch.setattr(policy.optimizer, "step", observed)
+    monkeypatch.setattr(policy.engine.optimizer, "step", observed)
     assert policy.update(batch)["actor/grad_norm"] == pytest.approx(norm, rel=1e-4)
     assert seen == [pytest.approx(0.01, rel=1e-4)]
 
@@ -322,3 +330,85 @@ def test_an_updated_policy_is_exported_with_its_weights(make_policy, make_batch,
     np.testing.assert_allclose(
         model.encode_query(["Draw a chart"]), policy.encode([raw_view("Draw a chart")], 256), atol=1e-5
     )
+
+
+# -- shares of a batch --------------------------------------------------------------------------------------------------
+
+
+def test_a_share_is_normalized_by_the_tokens_of_the_whole_batch(make_policy, make_batch, monkeypatch):
+    policy = make_policy(kl_loss_coef=0.5)
+    batch = make_batch(policy)
+    rows = [0, 4, 7]
+    whole = whole_share(batch)
+    share = dataclasses.replace(
+        whole,
+        prompts=[whole.prompts[r] for r in rows],
+        responses=[whole.responses[r] for r in rows],
+        advantages=whole.advantages[rows],
+        ref_log_probs=[whole.ref_log_probs[r] for r in rows],
+    )
+    model, total = policy.backbone.model, torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        new = log_probs(model, batch.prompts[row], batch.responses[row], 0.8)
+        reference = torch.from_numpy(batch.ref_log_probs[row]).double() - new
+        # the ratio of a first update is 1, its gradient that of the log-probability
+        total = total + (-advantages(batch)[row] * (new - new.detach()).exp()).sum()
+        total = total + 0.5 * (reference.exp() - reference - 1).sum()
+    (total / 27).backward()  # 12 tokens of query a, 8 of b and 7 of c; the share has 12 of them
+    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    ours = gradients(lambda: policy.update_share(share), policy, monkeypatch)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_advantages_of_a_share_are_those_of_the_whole_group(make_policy, make_batch):
+    # rewards of query b: 0.1 and 0.7, mean 0.4, unbiased deviation 0.3 * sqrt(2)
+    batch = make_batch(make_policy(), [3, 0, 4])
+    expected = [-0.3 / (0.3 * math.sqrt(2)), 0.0, 0.3 / (0.3 * math.sqrt(2))]
+    assert whole_share(batch).advantages.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+# -- the rollout engine's own log-probabilities ---------------------------------------------------------------------------
+
+
+def test_the_mismatch_is_measured_at_the_engines_temperature_before_the_first_update(make_policy, make_batch):
+    policy = make_policy(ppo_epochs=2, ppo_max_token_len=20)
+    batch = make_batch(policy)
+    with torch.no_grad():
+        at_one = [
+            log_probs(policy.backbone.model, p, r, 1.0).float().numpy()
+            for p, r in zip(batch.prompts, batch.responses, strict=True)
+        ]
+    sampled = [values.copy() for values in at_one]
+    sampled[2][3] += 0.27
+    sampled[5][0] -= 0.54
+    metrics = policy.update(dataclasses.replace(batch, rollout_log_probs=sampled))
+    assert metrics["rollout_corr/log_prob_diff_mean"] == pytest.approx((0.27 + 0.54) / 27, abs=1e-5)
+    assert metrics["rollout_corr/log_prob_diff_max"] == pytest.approx(0.54, abs=1e-4)
+    assert "rollout_corr/rollout_is_mean" not in metrics
+
+
+def test_importance_weights_multiply_the_policy_loss_of_their_tokens(make_policy, make_batch, monkeypatch):
+    policy = make_policy(kl_loss_coef=0.0)
+    policy.engine_temperature = 0.8
+    policy.correction = RolloutCorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
+    batch = make_batch(policy, shift=0.0)  # the reference is the policy's own: log-probabilities at 0.8
+    # the engine made the first rollout's tokens half as likely (weight 2, cut at 1.5), all others as likely as the policy does
+    sampled = [batch.ref_log_probs[0] - math.log(2), *batch.ref_log_probs[1:]]
+    batch = dataclasses.replace(batch, rollout_log_probs=sampled)
+    model, total = policy.backbone.model, torch.zeros((), dtype=torch.float64)
+    for row, advantage in enumerate(advantages(batch)):
+        new = log_probs(model, batch.prompts[row], batch.responses[row], 0.8)
+        total = total - (1.5 if row == 0 else 1.0) * advantage * (new - new.detach()).exp().sum() / 27
+    total.backward()
+    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    torch.testing.assert_close(gradients_of_update(policy, batch, monkeypatch), expected, rtol=1e-4, atol=1e-5)
+    assert policy.update(batch)["rollout_corr/rollout_is_mean"] == pytest.approx((4 * 1.5 + 23) / 27, rel=1e-5)
+
+
+def test_importance_sampling_without_the_engines_log_probabilities_is_refused(make_policy, make_batch):
+    policy = make_policy()
+    policy.correction = RolloutCorrectionConfig(rollout_is="token")
+    with pytest.raises(ValueError, match=r"rollout_correction\.rollout_is"):
+        policy.update(make_batch(policy))

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from actors.policy import response_log_probs
+from actors.policy import equal_passes, response_log_probs
 from actors.reference import Reference
 from actors.retriever import RewardRetriever
 from configs.schema import ModelConfig
-from models.batching import plan_micro_batches
 from models.views import document_view, raw_view
 
 
@@ -23,10 +22,8 @@ def test_it_equals_the_policy_before_the_first_update(reference: Reference, make
     policy = make_policy()
     batch = make_batch(policy)
     ours, seconds = reference.log_probs(batch.prompts, batch.responses)
-    lengths = [len(p) + len(r) for p, r in zip(batch.prompts, batch.responses, strict=True)]
-    theirs = response_log_probs(
-        policy.backbone, batch.prompts, batch.responses, policy.temperature, plan_micro_batches(lengths, 30)
-    )
+    plan = equal_passes(policy.engine, batch.prompts, batch.responses, 30)
+    theirs = response_log_probs(policy.engine, batch.prompts, batch.responses, policy.temperature, plan)
     for own, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(own, other)
     assert seconds >= 0

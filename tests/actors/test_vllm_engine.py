@@ -1,4 +1,4 @@
-"""A real vLLM engine in a Ray actor of its own, as rollout workers hold it, against the backbone it must agree with."""
+"""A rollout worker with a real vLLM engine, a Ray actor, against the backbone it must agree with."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from actors.vllm_engine import VllmEngine
+from actors.rollout import RolloutWorker
+from actors.weight_buckets import fill_buckets
+from actors.weight_group import WeightGroup, serve_store
+from actors.weight_sync import WeightUpdate
 from configs.schema import ModelConfig, RolloutConfig
 from models.backbone import Backbone
 from models.generation import Rollout, SamplingParams
 from models.tiny import TinyConfig, create_tiny
+from objectives.rollout_correction import Mismatch
 
 pytestmark = [
     pytest.mark.vllm,
@@ -40,7 +44,7 @@ LONG, SHORT = tokens(300, 0), tokens(20, 1)
 
 
 class Remote:
-    """The engine's methods without Ray's plumbing."""
+    """The worker's methods without Ray's plumbing, and its engine's with sampling parameters of the test's choice."""
 
     def __init__(self, handle: Any):
         self.handle = handle
@@ -48,17 +52,19 @@ class Remote:
     def generate(self, prompts: list[list[int]], seeds: list[int], params: SamplingParams) -> list[list[Rollout]]:
         import ray
 
-        return ray.get(self.handle.generate.remote(prompts, seeds, params))
+        return ray.get(self.handle.__ray_call__.remote(lambda worker: worker.engine.generate(prompts, seeds, params)))
 
-    def push(self, weights: dict[str, np.ndarray], version: int = 1) -> None:
+    def push(self, weights: dict[str, torch.Tensor], version: int = 1) -> None:
         import ray
 
-        ray.get(self.handle.load_weights.remote(version, ray.put(weights)))
+        buckets = fill_buckets(weights.items(), 0, "float32")  # 0: each parameter in a bucket of its own
+        update = WeightUpdate(version, tuple(ray.put(bucket.as_array()) for bucket in buckets))
+        ray.get(self.handle.load_weights.remote(update))
 
     def version(self) -> int:
         import ray
 
-        return ray.get(self.handle.__ray_call__.remote(lambda engine: engine.version))
+        return ray.get(self.handle.ready.remote())
 
 
 def backbone(folder: Path, seed: int) -> Backbone:
@@ -73,8 +79,8 @@ def backbone(folder: Path, seed: int) -> Backbone:
     return loaded
 
 
-def arrays(source: Backbone) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy().copy() for name, tensor in source.state().items()}
+def weights_of(source: Backbone) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in source.state().items()}
 
 
 def greedy(source: Backbone, prompt: list[int], steps: int = GREEDY.max_tokens) -> list[int]:
@@ -104,29 +110,36 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     return backbone(tmp_path_factory.mktemp("vllm") / "second", seed=1)
 
 
+def start(source: Backbone, params: SamplingParams) -> Any:
+    import ray
+
+    return (
+        ray.remote(RolloutWorker)
+        .options(num_cpus=1)
+        .remote(
+            ModelConfig(path=source.source, dtype="float32"),
+            RolloutConfig(name="vllm", max_model_len=CAPACITY, kv_cache_gb=0.1),
+            params,
+            threads=1,
+            device="cpu",
+        )
+    )
+
+
 @pytest.fixture(scope="module")
 def started(first: Backbone, ray_cluster: None) -> Iterator[Remote]:
     """The one engine of this module, started on the first backbone's folder."""
     import ray
 
-    handle = (
-        ray.remote(VllmEngine)
-        .options(num_cpus=1)
-        .remote(
-            ModelConfig(path=first.source, dtype="float32"),
-            RolloutConfig(name="vllm", max_model_len=CAPACITY, kv_cache_gb=0.1),
-            SAMPLED,
-        )
-    )
+    handle = start(first, SAMPLED)
     yield Remote(handle)
-    ray.get(handle.close.remote())
-    ray.kill(handle)  # type: ignore[arg-type]
+    ray.kill(handle)
 
 
 @pytest.fixture
 def engine(started: Remote, second: Backbone) -> Remote:
     """The engine with the second backbone's weights, which no file it has read holds."""
-    started.push(arrays(second))
+    started.push(weights_of(second))
     return started
 
 
@@ -134,27 +147,95 @@ def engine(started: Remote, second: Backbone) -> Remote:
 def test_after_a_push_tokens_and_log_probs_are_the_pushed_weights(
     started: Remote, first: Backbone, second: Backbone, prompt: list[int]
 ) -> None:
-    started.push(arrays(first))
+    started.push(weights_of(first))
     before = [started.generate([prompt], [0], GREEDY)[0][0] for _ in range(2)]  # the second from the prefix cache
     assert [r.tokens for r in before] == [greedy(first, prompt)] * 2
     assert greedy(second, prompt) != greedy(first, prompt)
 
-    started.push(arrays(second))
+    started.push(weights_of(second))
     after = started.generate([prompt], [0], GREEDY)[0]
 
     assert after[0].tokens == greedy(second, prompt)
     assert_log_probs(second, prompt, after, tolerance=1e-4)
 
 
+def test_a_broadcast_gives_the_same_weights(started: Remote, first: Backbone, second: Backbone) -> None:
+    import ray
+
+    started.push(weights_of(first))
+    assert started.generate([LONG], [0], GREEDY)[0][0].tokens == greedy(first, LONG)
+    store = serve_store(60.0)
+    joined = started.handle.join_weight_group.remote("localhost", store.port, 1, 2, "gloo", 60.0)
+    sender = WeightGroup(store, 0, 2, "gloo", 60.0)
+    ray.get(joined)
+    received = started.handle.receive_broadcast.remote()
+    sender.send(8, fill_buckets(weights_of(second).items(), 0, "float32"))
+    ray.get(received)
+
+    assert started.version() == 8
+    group = started.generate([LONG], [0], GREEDY)[0]
+    assert group[0].tokens == greedy(second, LONG)
+    assert_log_probs(second, LONG, group, tolerance=1e-4)
+
+
+def test_an_engine_that_began_with_old_weights_refuses_until_it_has_the_newest(
+    started: Remote, first: Backbone, second: Backbone
+) -> None:
+    """What a worker that has been started again is: it holds the weights of the model's folder."""
+    import ray
+
+    started.push(weights_of(first), version=0)
+    with pytest.raises(RuntimeError, match="holds weights of version 0, the policy is at 5"):
+        ray.get(started.handle.generate.remote([SHORT], [0], 5))
+    started.push(weights_of(second), version=5)
+    batch: Any = ray.get(started.handle.generate.remote([SHORT], [0], 5))
+    assert batch.version == 5
+    assert_log_probs(second, SHORT, batch.groups[0])
+
+
+def test_the_mismatch_is_small_after_a_push_and_large_without_one(
+    engine: Remote, first: Backbone, second: Backbone
+) -> None:
+    group = engine.generate([LONG], [9], SAMPLED)[0]
+    sampled = torch.nn.utils.rnn.pad_sequence([torch.tensor(r.log_probs) for r in group], batch_first=True)
+    mismatch = {}
+    for name, policy in (("pushed", second), ("stale", first)):
+        with torch.no_grad():
+            _, _, mask, compared = policy.response_log_probs_compared(
+                [LONG] * len(group), [r.tokens for r in group], SAMPLED.temperature, 1.0
+            )
+        mismatch[name] = Mismatch()
+        mismatch[name].add(compared, sampled, mask)
+    assert mismatch["pushed"].curves()["rollout_corr/log_prob_diff_max"] < 1e-3
+    assert mismatch["stale"].curves()["rollout_corr/log_prob_diff_mean"] > 0.1
+
+
+def test_log_probs_at_the_sampling_temperature_are_the_policys_at_it(first: Backbone, ray_cluster: None) -> None:
+    """What importance sampling needs; in an engine of its own: vLLM settles at its start which log-probabilities it gives."""
+    import ray
+
+    params = dataclasses.replace(SAMPLED, top_p=1.0, log_prob_temperature=SAMPLED.temperature)
+    handle = start(first, params)
+    batch: Any = ray.get(handle.generate.remote([LONG, SHORT], [4, 5], 0))
+    with pytest.raises(ValueError, match=r"at temperature 1\.0; the engine was started to give them at 0\.8"):
+        Remote(handle).generate([SHORT], [0], SAMPLED)
+    ray.kill(handle)
+    for prompt, group in zip([LONG, SHORT], batch.groups, strict=True):
+        with torch.no_grad():
+            expected, _, _ = first.response_log_probs([prompt] * len(group), [r.tokens for r in group], 0.8)
+        for row, rollout in enumerate(group):
+            assert rollout.log_probs == pytest.approx(expected[row, : len(rollout.tokens)].tolist(), abs=1e-3)
+
+
 def test_every_parameter_is_replaced(engine: Remote, second: Backbone) -> None:
     """Norms and embeddings too, which take other paths than the fused linear layers."""
-    generator = np.random.default_rng(0)
+    generator = torch.Generator().manual_seed(0)
     changed = {
-        name: array + generator.normal(0, 0.05, array.shape).astype(np.float32)
-        for name, array in arrays(second).items()
+        name: tensor + 0.05 * torch.randn(tensor.shape, generator=generator)
+        for name, tensor in weights_of(second).items()
     }
     expected = Backbone.load(second.source)
-    expected.load_state({name: torch.from_numpy(array) for name, array in changed.items()})
+    expected.load_state(changed)
 
     engine.push(changed)
 
@@ -237,16 +318,16 @@ def test_a_temperature_that_vllm_would_raise_is_refused(engine: Remote) -> None:
     ("fault", "blamed"),
     [
         ("unknown", "weight model.layers.9.mlp.down_proj.weight"),
-        ("missing", "['model.layers.1.mlp.down_proj.weight']"),
-        ("shape", "weight model.layers.1.mlp.down_proj.weight"),
+        ("missing", "['model.layers.0.mlp.down_proj.weight']"),
+        ("shape", "weight model.layers.0.mlp.down_proj.weight"),
     ],
 )
 def test_after_a_failed_push_the_engine_holds_no_version(
     engine: Remote, second: Backbone, fault: str, blamed: str
 ) -> None:
-    good = arrays(second)
+    good = weights_of(second)
     bad = dict(good)
-    name = "model.layers.1.mlp.down_proj.weight"
+    name = "model.layers.0.mlp.down_proj.weight"
     if fault == "unknown":
         bad["model.layers.9.mlp.down_proj.weight"] = bad[name]
     elif fault == "missing":

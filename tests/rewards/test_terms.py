@@ -6,6 +6,7 @@ import math
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,6 +132,27 @@ def test_a_custom_function_may_take_the_name_of_a_built_in(make_batch, custom):
     assert term(make_batch()).tolist() == [7.0] * 5
 
 
+def test_what_a_term_changes_in_its_batch_no_other_term_sees(make_batch):
+    def vandal(batch: RewardBatch) -> torch.Tensor:
+        batch.rationales[:] = ["gone"] * 5
+        batch.lengths.zero_()
+        batch.margin.fill_(7.0)
+        batch.document_embeddings.numpy()[:] = 0.0
+        return torch.zeros(5)
+
+    def alone(batch: RewardBatch) -> list[float]:
+        texts = sum(len(r) for r in batch.rationales)
+        return (
+            batch.margin + batch.lengths + batch.document_embeddings.sum() + batch.similarity.sum() + texts
+        ).tolist()
+
+    batch = make_batch()
+    expected = alone(make_batch())
+    _, values = total_reward(batch, [RewardTerm("vandal", vandal), RewardTerm("honest", alone)])
+    assert values["honest"].tolist() == pytest.approx(expected, abs=1e-6)
+    assert alone(batch) == pytest.approx(expected, abs=1e-6)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_value_that_is_not_finite_names_term_query_and_rationale(make_batch, bad: float):
     term = RewardTerm("mine", lambda batch: [0.0, 0.0, 0.0, bad, bad])
@@ -189,3 +211,14 @@ def test_an_import_path_that_leads_nowhere_is_refused_with_the_path(path: str):
 def test_something_that_is_no_function_is_refused():
     with pytest.raises(RewardError, match="'math:pi': float is not callable"):
         load_terms({"mine": TermConfig(function="math:pi")})
+
+
+def test_a_module_that_cannot_be_imported_is_named_whatever_it_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_terms.py").write_text("def follows_pattern(batch:\n")
+    (tmp_path / "undefined_terms.py").write_text("LIMIT = unknown_name\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module, raised in (("broken_terms", "SyntaxError"), ("undefined_terms", "NameError")):
+        with pytest.raises(RewardError, match=rf"reward.terms.mine.function is '{module}:follows_pattern': {raised}"):
+            load_terms({"mine": TermConfig(function=f"{module}:follows_pattern")})
