@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK = "#333333"
+INK = "#333333"
 _LINE = "#2b6cb0"
 _SYSTEM_COLORS = {
     "bm25": "#8c8c8c",
@@ -56,8 +56,8 @@ def plot_curves(
         raise ValueError(f"no row has a number under any of {', '.join(keys)}; nothing to plot in {path}")
     columns = min(3, len(curves))
     lines = math.ceil(len(curves) / columns)
-    figure = _figure(max(6.0, 4.0 * columns), max(3.6, 2.6 * lines + 0.5))
-    figure.suptitle(title, fontsize=12, fontweight="bold", color=_INK)
+    figure = new_figure(max(6.0, 4.0 * columns), max(3.6, 2.6 * lines + 0.5))
+    figure.suptitle(title, fontsize=12, fontweight="bold", color=INK)
     for number, (key, (steps, values)) in enumerate(curves.items(), start=1):
         axes = figure.add_subplot(lines, columns, number)
         if len(steps) <= _FEW_POINTS:
@@ -65,10 +65,10 @@ def plot_curves(
         else:
             axes.plot(steps, values, color=_LINE, linewidth=0.8, alpha=0.3)
             axes.plot(steps, smooth(values), color=_LINE, linewidth=1.8)
-        axes.set_title(key, fontsize=10, loc="left", color=_INK)
-        _tidy(axes)
-        axes.set_xlabel(x, fontsize=9, color=_INK)
-    return _save(figure, path)
+        axes.set_title(key, fontsize=10, loc="left", color=INK)
+        tidy_axes(axes)
+        axes.set_xlabel(x, fontsize=9, color=INK)
+    return save_figure(figure, path)
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
@@ -108,7 +108,7 @@ def plot_recall_by_stage(
     """
     systems = ordered_systems(results)
     width = 0.84 / len(systems)
-    figure = _figure(max(8.0, 1.3 + 1.9 * len(systems)), 4.4)
+    figure = new_figure(max(8.0, 1.3 + 1.9 * len(systems)), 4.4)
     axes = figure.add_subplot()
     others = iter(_OTHER_COLORS * len(systems))
     for number, system in enumerate(systems):
@@ -116,17 +116,17 @@ def plot_recall_by_stage(
         heights = [100 * results[system][metric] for metric in TABLE_METRICS]
         places = [group + (number - (len(systems) - 1) / 2) * width for group in range(len(TABLE_METRICS))]
         bars = axes.bar(places, heights, 0.92 * width, color=color, label=system_label(system))
-        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8, color=_INK)
+        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8, color=INK)
     axes.set_xticks(range(len(TABLE_METRICS)), list(TABLE_METRICS.values()), fontsize=10)
     axes.set_xlim(-0.5, len(TABLE_METRICS) - 0.5)
-    axes.set_ylabel("percent", fontsize=9, color=_INK)
+    axes.set_ylabel("percent", fontsize=9, color=INK)
     axes.set_ylim(0, 105)
-    _tidy(axes)
+    tidy_axes(axes)
     axes.grid(visible=False, axis="x")
     axes.tick_params(axis="x", length=0)
-    figure.suptitle(title, fontsize=12, fontweight="bold", color=_INK)
+    figure.suptitle(title, fontsize=12, fontweight="bold", color=INK)
     figure.legend(loc="outside lower center", ncols=min(len(systems), 6), fontsize=9, frameon=False)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], key: str, x: str) -> tuple[np.ndarray, np.ndarray]:
@@ -138,22 +138,25 @@ def _curve(rows: Sequence[Mapping[str, Any]], key: str, x: str) -> tuple[np.ndar
     return np.array([step for step, _ in points]), np.where(np.isfinite(values), values, np.nan)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, inches."""
     # The object interface draws with Agg whatever the machine's backend, and leaves no global state.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def _tidy(axes: Axes) -> None:
+def tidy_axes(axes: Axes) -> None:
+    """The house style: thin grey lines, no box."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#999999")
-    axes.tick_params(labelsize=8, colors=_INK, color="#999999")
+    axes.tick_params(labelsize=8, colors=INK, color="#999999")
     axes.grid(visible=True, color="#e6e6e6", linewidth=0.7)
     axes.set_axisbelow(True)
 
 
-def _save(figure: Figure, path: str | Path) -> Path:
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a PNG that appears only when complete."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")

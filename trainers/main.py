@@ -9,13 +9,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from configs import GrpoConfig, Stage1Config, load_config
+from configs.errors import EXPECTED_ERRORS
 from trainers.interrupt import EXIT_CODE, Interrupted
 from trainers.run_folder import RunFolder
 
 C = TypeVar("C", Stage1Config, GrpoConfig)
-
-EXPECTED_ERRORS = (ValueError, OSError, FloatingPointError)
-"""What a user can put right, every named error of ours among them: shown as one line. Anything else keeps its traceback."""
 
 
 def main(schema: type[C], train: Callable[[C], RunFolder], argv: list[str] | None = None) -> None:

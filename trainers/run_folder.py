@@ -2,36 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
-from collections.abc import Sequence
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from configs import ConfigError, to_yaml
 from configs.schema import GrpoConfig, RunConfig, Stage1Config
 from data_pipeline.records import Stage1Record, record_to_row
-from models.folders import atomic_write_text
+from models.folders import atomic_write_text, remove_leftovers
 from objectives.checkpoint import list_checkpoints, read_checkpoint_state
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C", Stage1Config, GrpoConfig)
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """``runs/<name>/``: config.yaml, metrics.jsonl, checkpoints/, export/, plots/."""
+    """``runs/<name>/``: config.yaml, metrics.jsonl, events.jsonl, checkpoints/, export/, plots/.
+
+    Attributes:
+        checkpoints: a local folder, or a URL of any file system that fsspec knows.
+    """
 
     root: Path
-    checkpoints: Path
+    checkpoints: str
 
     @classmethod
     def of(cls, run: RunConfig) -> RunFolder:
         """Absolute paths: Ray actors run in folders of their own."""
         root = (Path(run.root) / run.name).resolve()
-        return cls(root, Path(run.checkpoints).resolve() if run.checkpoints else root / "checkpoints")
+        if "://" in run.checkpoints:
+            return cls(root, run.checkpoints)
+        return cls(root, str(Path(run.checkpoints).resolve() if run.checkpoints else root / "checkpoints"))
 
     @property
     def metrics(self) -> Path:
         return self.root / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events.jsonl"
+
+    @property
+    def timeline(self) -> Path:
+        return self.root / "timeline.jsonl"
 
     @property
     def export(self) -> Path:
@@ -45,16 +69,43 @@ class RunFolder:
     def plots(self) -> Path:
         return self.root / "plots"
 
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other runs out of the folder, and clear away what killed ones left half-written in it.
+
+        The lock is the operating system's and ends with the process, however that ends.
+
+        Raises:
+            ConfigError: another process trains in this folder.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / ".lock").open("a+", encoding="utf-8") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                handle.seek(0)
+                raise ConfigError(
+                    f"another process trains in {self.root} ({handle.read().strip()}); stop it, or give another run.name"
+                ) from error
+            handle.truncate(0)
+            handle.write(f"process {os.getpid()} on {socket.gethostname()}")
+            handle.flush()
+            folders = [self.root, self.export] + ([] if "://" in self.checkpoints else [Path(self.checkpoints)])
+            leftovers = [name for folder in folders for name in remove_leftovers(folder)]
+            if leftovers:
+                logger.info("removed what killed processes left in %s: %s", self.root, ", ".join(leftovers))
+            yield
+
     def write_config(self, config: Stage1Config | GrpoConfig) -> None:
         """Write the resolved configuration."""
         atomic_write_text(self.root / "config.yaml", to_yaml(config))
 
-    def latest_checkpoint(self) -> Path | None:
+    def latest_checkpoint(self) -> str | None:
         """The newest complete checkpoint, if the run has one."""
         found = list_checkpoints(self.checkpoints)
         return found[-1] if found else None
 
-    def checkpoint_to_resume(self, identity: dict[str, Any]) -> Path | None:
+    def checkpoint_to_resume(self, identity: dict[str, Any]) -> str | None:
         """The newest checkpoint, refused when it was written by a run with another :func:`run_identity`."""
         checkpoint = self.latest_checkpoint()
         if checkpoint is not None:
@@ -78,12 +129,25 @@ def check_input_files(config: Stage1Config | GrpoConfig) -> None:
             raise ConfigError(f"{key} is {file!r}: no such file")
 
 
-def use_absolute_paths(config: GrpoConfig) -> None:
-    """Make local model folders absolute: Ray actors run in folders of their own."""
-    for section, key in ((config.model, "path"), (config.reward, "retriever_path")):
+def with_absolute_paths(config: C) -> C:
+    """A copy whose local files and folders are absolute: Ray actors run in folders of their own."""
+    config = deepcopy(config)
+    keys: list[tuple[Any, str]] = [
+        (config.model, "path"),
+        (config.data, "train_file"),
+        (config.data, "exclusions_file"),
+        (config.validation, "corpus_file"),
+        (config.run, "root"),
+    ]
+    if isinstance(config, GrpoConfig):
+        keys.append((config.reward, "retriever_path"))
+    if config.run.checkpoints and "://" not in config.run.checkpoints:
+        keys.append((config.run, "checkpoints"))
+    for section, key in keys:
         value = getattr(section, key)
-        if value and Path(value).is_dir():
+        if value and (section is config.run or Path(value).exists()):  # a hub id stays one
             setattr(section, key, str(Path(value).resolve()))
+    return config
 
 
 def run_identity(config: Stage1Config | GrpoConfig, records: Sequence[Stage1Record]) -> dict[str, Any]:

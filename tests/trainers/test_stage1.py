@@ -11,20 +11,20 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-import trainers.stage1
+import trainers.stage1_loop
 from configs import to_yaml
 from data_pipeline.heldout import is_heldout
 from data_pipeline.records import Stage1Record
 from models.backbone import Backbone
 from models.views import document_view, raw_view
 from objectives.checkpoint import CheckpointError, list_checkpoints, load_checkpoint
+from objectives.engine import ReplicaEngine
 from objectives.stage1 import Stage1Batch, Stage1Collator
 from trainers.run_folder import RunFolder
 from trainers.stage1 import train_stage1
@@ -77,7 +77,7 @@ def test_a_run_without_a_kl_term_does_not_warn(make_stage1, tmp_path: Path, capl
 def test_checkpoints_are_written_as_often_and_kept_as_deep_as_configured(make_stage1, tmp_path: Path):
     keys = ["trainer.total_steps=7", "trainer.save_freq=2", "trainer.max_ckpt_to_keep=3"]
     run = train_stage1(make_stage1(tmp_path, *keys))
-    assert [c.name for c in list_checkpoints(run.checkpoints)] == ["step_000004", "step_000006", "step_000007"]
+    assert [Path(c).name for c in list_checkpoints(run.checkpoints)] == ["step_000004", "step_000006", "step_000007"]
 
 
 def test_in_training_recall_comes_from_requests_that_no_update_sees(
@@ -90,7 +90,7 @@ def test_in_training_recall_comes_from_requests_that_no_update_sees(
             trained.update(r.positive_id for r in records)
             return super().__call__(records)
 
-    monkeypatch.setattr(trainers.stage1, "Stage1Collator", Collator)
+    monkeypatch.setattr(trainers.stage1_loop, "Stage1Collator", Collator)
     keys = ["trainer.total_steps=5", "trainer.test_freq=2", "data.heldout_fraction=0.25"]
     run = train_stage1(make_stage1(tmp_path, *keys))
     assert trained
@@ -106,7 +106,7 @@ def test_the_export_is_the_last_checkpoint_as_a_sentence_transformer(make_stage1
     keys = ["trainer.total_steps=3", "trainer.export=true", "data.heldout_fraction=0.25"]
     run = train_stage1(make_stage1(tmp_path, *keys))
     backbone = Backbone.load(tiny_folder)
-    load_checkpoint(list_checkpoints(run.checkpoints)[-1], backbone, restore_rng=False)
+    load_checkpoint(list_checkpoints(run.checkpoints)[-1], ReplicaEngine(backbone, None), restore_rng=False)
     requests, documents = ["draw the sales", "plan our route"], ["charts | Can draw. | Draw.", "routes | Plans. | Go."]
 
     def encode(views: list) -> np.ndarray:
@@ -132,10 +132,10 @@ def test_a_run_leaves_its_configuration_and_a_plot(make_stage1, tmp_path: Path):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
 def test_a_damaged_checkpoint_is_refused_by_name(make_stage1, tmp_path: Path, name: str, damage: str):
     run = train_stage1(make_stage1(tmp_path, "trainer.total_steps=2"))
-    file = list_checkpoints(run.checkpoints)[-1] / name
+    file = Path(list_checkpoints(run.checkpoints)[-1], name)
     if damage == "truncated":
         file.write_bytes(file.read_bytes()[:-100])
     else:
@@ -157,11 +157,11 @@ def test_a_finished_run_is_left_as_it_is(make_stage1, tmp_path: Path):
 
 
 def final_weights(run: RunFolder) -> dict[str, torch.Tensor]:
-    return load_file(list_checkpoints(run.checkpoints)[-1] / "model.safetensors")
+    return load_file(Path(list_checkpoints(run.checkpoints)[-1], "model.safetensors"))
 
 
-def optimizer_state(run: RunFolder) -> dict[int, dict[str, Any]]:
-    return torch.load(list_checkpoints(run.checkpoints)[-1] / "optimizer.pt", weights_only=True)["state"]
+def optimizer_state(run: RunFolder) -> dict[str, torch.Tensor]:
+    return load_file(Path(list_checkpoints(run.checkpoints)[-1], "optimizer.safetensors"))
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_a_stopped_and_resumed_run_ends_like_an_unbroken_one_bit_for_bit(
     unbroken: RunFolder, stop_half_way, make_stage1, tmp_path: Path, number: signal.Signals
 ):
     run, code, output = stop_half_way(number)
-    stopped_at = int(list_checkpoints(run.checkpoints)[-1].name.removeprefix("step_"))
+    stopped_at = int(list_checkpoints(run.checkpoints)[-1][-6:])
     assert 8 <= stopped_at < STEPS, output
     if number == signal.SIGINT:
         assert code == 130
@@ -226,8 +226,7 @@ def test_a_stopped_and_resumed_run_ends_like_an_unbroken_one_bit_for_bit(
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     moments = optimizer_state(run)
-    for index, state in optimizer_state(unbroken).items():
-        assert all(torch.equal(moments[index][key], value) for key, value in state.items())
+    assert all(torch.equal(moments[key], value) for key, value in optimizer_state(unbroken).items())
     rows, whole = read_metrics(run.metrics), read_metrics(unbroken.metrics)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     for row, other in zip(rows, whole, strict=True):

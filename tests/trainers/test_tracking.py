@@ -6,12 +6,13 @@ import json
 import socket
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import wandb
 
 from configs.schema import TrackingConfig
-from trainers.tracking import Tracker, read_metrics, reward_ends
+from trainers.tracking import UPDATE, Tracker, read_metrics, reward_ends
 
 DISABLED = TrackingConfig(wandb="disabled")
 
@@ -82,34 +83,41 @@ def test_a_value_that_is_not_finite_is_refused_by_key(tmp_path: Path, value: flo
     assert raw_rows(file) == []
 
 
-def wandb_history(file: Path) -> dict[int, dict[str, float]]:
-    """The logged rows of a ``.wandb`` file: a 7-byte head, then records in LevelDB's log format."""
+def wandb_records(file: Path, kind: str) -> list:
+    """The records of one kind of a ``.wandb`` file: a 7-byte head, then records in LevelDB's log format."""
     from wandb.proto import wandb_internal_pb2 as protocol
 
     data, position, part = file.read_bytes(), 7, b""
-    rows: dict[int, dict[str, float]] = {}
+    found = []
     while position + 7 <= len(data):
         left_in_block = 32768 - position % 32768
         if left_in_block < 7:
             position += left_in_block
             continue
-        _, length, kind = struct.unpack("<IHB", data[position : position + 7])
+        _, length, piece = struct.unpack("<IHB", data[position : position + 7])
         part += data[position + 7 : position + 7 + length]
         position += 7 + length
-        if kind not in (1, 4):  # the first or a middle piece of a longer record
+        if piece not in (1, 4):  # the first or a middle piece of a longer record
             continue
         record = protocol.Record()  # type: ignore[attr-defined]
         record.ParseFromString(part)
         part = b""
-        if record.WhichOneof("record_type") == "history":
-            row = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
-            rows[int(row["_step"])] = {key: value for key, value in row.items() if not key.startswith("_")}
-    return rows
+        if record.WhichOneof("record_type") == kind:
+            found.append(getattr(record, kind))
+    return found
 
 
-def test_an_offline_wandb_run_has_the_same_numbers_and_needs_no_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def wandb_rows(file: Path) -> list[dict[str, float]]:
+    """Every logged row with our step as ``step``, in the order of W&B's own steps."""
+    rows = []
+    for history in wandb_records(file, "history"):
+        row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in history.item}
+        rows.append((row["_step"], {key: value for key, value in row.items() if not key.startswith("_")}))
+    assert [step for step, _ in rows] == list(range(len(rows)))  # W&B drops rows whose own step does not go up
+    return [{"step": row.pop(UPDATE), **row} for _, row in rows]
+
+
+def refuse_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self, address):
         if self.family != socket.AF_UNIX and not str(address[0]).startswith(("127.", "localhost", "::1")):
             raise AssertionError(f"connected to {address}")
@@ -121,6 +129,12 @@ def test_an_offline_wandb_run_has_the_same_numbers_and_needs_no_network(
     # whatever the W&B service process would call goes to a port where nobody listens
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+
+def test_an_offline_wandb_run_has_the_same_numbers_and_needs_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    refuse_network(monkeypatch)
     file = tmp_path / "metrics.jsonl"
     tracker = Tracker(file, TrackingConfig(wandb="offline"), "named", {"stage": "stage1"})
     assert tracker.run_id
@@ -130,7 +144,33 @@ def test_an_offline_wandb_run_has_the_same_numbers_and_needs_no_network(
     wandb.teardown()  # ends W&B's own process, which may still be writing the file
     (found,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert tracker.run_id in found.name
-    assert wandb_history(found) == {row.pop("step"): row for row in raw_rows(file)}
+    assert wandb_rows(found) == raw_rows(file)
+
+
+def test_wandb_takes_the_rows_that_are_logged_again_after_a_resume_and_draws_them_over_our_own_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    refuse_network(monkeypatch)
+    file, offline = tmp_path / "metrics.jsonl", TrackingConfig(wandb="offline")
+    tracker = Tracker(file, offline, "named", {})
+    for step in (1, 2, 3, 4):
+        tracker.log(step, {"loss/total": float(step)})
+    tracker.rewind(2)  # a lost group: updates 3 and 4 are made again, in the same W&B run
+    for step in (3, 4):
+        tracker.log(step, {"loss/total": 10.0 * step})
+    tracker.close()
+    resumed = Tracker(file, offline, "named", {}, resume_step=3, run_id=tracker.run_id)  # and in another process
+    resumed.log(4, {"loss/total": 400.0})
+    resumed.close()
+    wandb.teardown()
+    assert resumed.run_id == tracker.run_id
+    first, second = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    steps = [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (3, 30.0), (4, 40.0)]
+    assert [(row["step"], row["loss/total"]) for row in wandb_rows(first)] == steps
+    assert [(row["step"], row["loss/total"]) for row in wandb_rows(second)] == [(4, 400.0)]
+    metrics = {metric.glob_name or metric.name: metric.step_metric for metric in wandb_records(first, "metric")}
+    assert metrics == {UPDATE: "", "*": UPDATE}
+    assert [(row["step"], row["loss/total"]) for row in raw_rows(file)] == [(1, 1.0), (2, 2.0), (3, 30.0), (4, 400.0)]
 
 
 def reward_rows(values: list[float]) -> list[dict]:
@@ -158,3 +198,15 @@ def test_rows_without_a_reward_do_not_count():
 def test_a_run_without_rewards_has_no_start_and_end():
     with pytest.raises(ValueError, match="reward/total/mean"):
         reward_ends([{"step": 1, "loss/total": 1.0}])
+
+
+def test_a_run_goes_on_without_wandb_when_its_process_is_gone(tmp_path: Path):
+    def lost(*_: object) -> None:
+        raise ConnectionResetError("Connection lost")
+
+    tracker = Tracker(tmp_path / "metrics.jsonl", DISABLED, "run", {})
+    tracker._run = SimpleNamespace(log=lost, finish=lost)
+    tracker.log(1, {"loss": 1.0})
+    tracker.log(2, {"loss": 0.5})
+    tracker.close()
+    assert [row["loss"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 0.5]
