@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from configs.schema import (
     ParallelConfig,
     RunConfig,
     Stage1Config,
+    TermConfig,
     TrackingConfig,
     TrainerConfig,
 )
@@ -301,25 +302,35 @@ def _validate_grpo(config: GrpoConfig) -> None:
     _one_of("reward.mask_positive", config.reward.mask_positive, ("skill_id", "occurrence"))
     if config.reward.mask_exclusions and not config.data.exclusions_file:
         raise ConfigError("reward.mask_exclusions is true; data.exclusions_file must name the exclusion graph")
-    if not config.reward.terms:
-        raise ConfigError("reward.terms is empty; expected at least one term, such as margin")
-    if all(term.weight == 0 for term in config.reward.terms.values()):
-        raise ConfigError("reward.terms.*.weight are all 0; nothing would be rewarded")
-    for name, term in config.reward.terms.items():
+    validate_terms("reward.terms", config.reward.terms)
+
+
+def validate_terms(prefix: str, terms: Mapping[str, TermConfig]) -> None:
+    """Refuse reward terms that cannot be resolved or weighed; ``prefix`` is where they stand in the configuration.
+
+    Raises:
+        ConfigError: naming the key, its value and what would be accepted.
+    """
+    if not terms:
+        raise ConfigError(f"{prefix} is empty; expected at least one term, such as margin")
+    if all(term.weight == 0 for term in terms.values()):
+        raise ConfigError(f"{prefix}.*.weight are all 0; nothing would be rewarded")
+    for name, term in terms.items():
         if name == "total":
-            raise ConfigError("reward.terms.total: the name of the weighted sum's own curve; give the term another one")
+            raise ConfigError(f"{prefix}.total: the name of the weighted sum's own curve; give the term another one")
         if not math.isfinite(term.weight):
-            raise ConfigError(f"reward.terms.{name}.weight is {term.weight}; expected a finite number")
+            raise ConfigError(f"{prefix}.{name}.weight is {term.weight}; expected a finite number")
         if not term.function and name not in BUILTIN_TERMS:
             raise ConfigError(
-                f"reward.terms.{name}: no built-in term of this name (there are {', '.join(BUILTIN_TERMS)}); "
-                f"give reward.terms.{name}.function=package.module:function"
+                f"{prefix}.{name}: no built-in term of this name (there are {', '.join(BUILTIN_TERMS)}); "
+                f"give {prefix}.{name}.function=package.module:function"
             )
         tau = term.params.get("tau", 1.0)
-        if not term.function and not (isinstance(tau, int | float) and tau > 0):
-            raise ConfigError(f"reward.terms.{name}.params.tau is {tau!r}; expected a number above 0")
+        built_in = not term.function or term.function.startswith("rewards.terms:")
+        if built_in and not (isinstance(tau, int | float) and tau > 0):
+            raise ConfigError(f"{prefix}.{name}.params.tau is {tau!r}; expected a number above 0")
         if term.function and ":" not in term.function:
-            raise ConfigError(f"reward.terms.{name}.function is {term.function!r}; expected package.module:function")
+            raise ConfigError(f"{prefix}.{name}.function is {term.function!r}; expected package.module:function")
 
 
 def _one_of(key: str, value: str, accepted: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``skillreason demo | ingest | records | backbone | train | evaluate | search``.
+"""The command line; ``skillreason --help`` lists the commands.
 
 Heavy libraries are imported inside the commands, so that ``--help`` answers at once.
 """
@@ -13,6 +13,9 @@ from typing import Annotated
 
 import typer
 
+from skillreason.cluster_cli import ConfigArguments, ConfigOption, cluster_app, jobs_app
+from skillreason.data_cli import data_app
+
 app = typer.Typer(
     name="skillreason",
     help="Train, evaluate and use skill retrievers: which skill fits what a person wants done?",
@@ -24,14 +27,11 @@ app = typer.Typer(
 train_app = typer.Typer(help="Train a retriever: stage1, then grpo.", no_args_is_help=True)
 backbone_app = typer.Typer(help="Make or fetch small backbones for machines without a GPU.", no_args_is_help=True)
 app.add_typer(train_app, name="train")
+app.add_typer(data_app, name="data")
 app.add_typer(backbone_app, name="backbone")
+app.add_typer(cluster_app)
+app.add_typer(jobs_app, name="jobs")
 
-EXPECTED_ERRORS = (ValueError, OSError, FloatingPointError)
-"""What a user can put right, every named error of ours among them: shown as one line. Anything else keeps its traceback."""
-
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="configuration overrides", show_default=False)
-]
 CacheDir = Annotated[
     Path | None, typer.Option(help="embedding cache (default: in $SKILLREASON_CACHE or ~/.cache/skillreason)")
 ]
@@ -119,6 +119,29 @@ def records(
         print(f"  {reason}: {count}")
 
 
+@app.command(
+    "verl-dataset",
+    epilog=_example(
+        "skillreason verl-dataset --records data/stage2.jsonl --model runs/mine/export/causal_lm --out data/verl"
+    ),
+)
+def verl_dataset(
+    records: Annotated[Path, typer.Option(help="Stage-II records")],
+    model: Annotated[str, typer.Option(help="the policy: folder or hub id of a causal LM")],
+    out: Annotated[Path, typer.Option(help="folder for train.parquet and val.parquet")],
+    heldout_fraction: Annotated[float, typer.Option(help="share of the skills kept for val.parquet; 0: none")] = 0.1,
+    max_prompt_length: Annotated[int, typer.Option(help="verl's data.max_prompt_length")] = 1024,
+) -> None:
+    """Write Stage-II records in verl's Parquet format, for training with verl and our reward (docs/verl.md)."""
+    from data_pipeline.verl_dataset import export_verl_dataset
+
+    written = export_verl_dataset(
+        records, model, out, heldout_fraction=heldout_fraction, max_prompt_length=max_prompt_length
+    )
+    print(f"{written.train_rows} training and {written.val_rows} held-out rows in {out}")
+    print(f"longest prompt: {written.longest_prompt} tokens")
+
+
 @backbone_app.command("fetch", epilog=_example("skillreason backbone fetch smollm2 --layers 4"))
 def backbone_fetch(
     name: Annotated[str, typer.Argument(help="smollm2: SmolLM2-135M-Instruct, Apache-2.0")] = "smollm2",
@@ -153,13 +176,14 @@ def backbone_create(
 
 @train_app.command("stage1", epilog=_example("skillreason train stage1 stage1_0.6b run.name=mine optim.lr=1e-5"))
 def train_stage1_command(
-    config: Annotated[str, typer.Argument(help="YAML file, or the name of one in configs/")],
-    overrides: Overrides = None,
+    arguments: ConfigArguments = None,
+    config: ConfigOption = None,
 ) -> None:
     """Stage I: contrastive learning, distribution alignment and rationale modeling from a teacher's reasoning."""
     from configs import Stage1Config, load_config
+    from configs.arguments import split_arguments
 
-    loaded = load_config(Stage1Config, config, overrides or [])
+    loaded = load_config(Stage1Config, *split_arguments(arguments or [], config))
     from trainers.stage1 import train_stage1
 
     print(f"done: {train_stage1(loaded).root}")
@@ -169,13 +193,14 @@ def train_stage1_command(
     "grpo", epilog=_example("skillreason train grpo grpo_0.6b run.name=mine reward.terms.length.weight=0")
 )
 def train_grpo_command(
-    config: Annotated[str, typer.Argument(help="YAML file, or the name of one in configs/")],
-    overrides: Overrides = None,
+    arguments: ConfigArguments = None,
+    config: ConfigOption = None,
 ) -> None:
     """Stage II: retrieval-guided GRPO with policy, reference, reward retriever, reward and rollout actors on Ray."""
     from configs import GrpoConfig, load_config
+    from configs.arguments import split_arguments
 
-    loaded = load_config(GrpoConfig, config, overrides or [])
+    loaded = load_config(GrpoConfig, *split_arguments(arguments or [], config))
     from trainers.grpo import train_grpo
 
     print(f"done: {train_grpo(loaded).root}")
@@ -258,6 +283,10 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    except EXPECTED_ERRORS as error:
+    except Exception as error:
+        from configs.errors import EXPECTED_ERRORS
+
+        if not isinstance(error, EXPECTED_ERRORS):
+            raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)

@@ -65,7 +65,7 @@ def status(overrides: Overrides = None, config: Config = None) -> None:
 @data_app.command(epilog=_example("skillreason data report data/mine"))
 def report(out: Annotated[Path, typer.Argument(help="folder of a pipeline (its out)")]) -> None:
     """Write a readable page with plots: lengths, categories, negatives by source, rejections by reason."""
-    from data_pipeline.pipeline.report import write_report
+    from evaluation.data_report import write_report
 
     print(write_report(out))
 
@@ -124,6 +124,54 @@ def isolation(
     print(isolation_table(reports))
     if any(r.exact or r.near for r in reports):
         raise typer.Exit(1)
+
+
+@data_app.command(
+    epilog=_example("skillreason data review data/mine/judge/queue.jsonl --decisions decisions.jsonl --reviewer ada")
+)
+def review(
+    queue: Annotated[Path, typer.Argument(help="judge/queue.jsonl, or quality_audit/disputed.jsonl")],
+    decisions: Annotated[
+        Path, typer.Option(help="JSONL that decisions are appended to; an existing one is gone on with")
+    ],
+    reviewer: Annotated[str, typer.Option(help="who decides, as the file names them")] = "",
+) -> None:
+    """Decide what two judges disagreed on, one item after the other; build with bench.decisions_file=DECISIONS then."""
+    from data_pipeline.pipeline.review import review_queue
+
+    summary = review_queue(queue, decisions, reviewer)
+    print(f"kept {summary.made['keep']}, rejected {summary.made['reject']}; {summary.undecided} without a decision")
+
+
+@data_app.command(
+    epilog=_example(
+        "skillreason data alternatives --bench bench.jsonl --corpus corpus.jsonl --results bm25.json --results stage2.json "
+        "--out alternatives.jsonl kind=openai model=NAME base_url=http://127.0.0.1:8000/v1"
+    )
+)
+def alternatives(
+    bench: Annotated[Path, typer.Option(help="test requests")],
+    corpus: Annotated[Path, typer.Option(help="skills that were searched")],
+    results: Annotated[list[Path], typer.Option(help="what skillreason evaluate wrote for a retriever (repeatable)")],
+    out: Annotated[Path, typer.Option(help="JSONL of judged candidates")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="the teacher, as below teachers.<role>")
+    ] = None,
+    teacher: Annotated[str | None, typer.Option(help="YAML with the teacher's keys")] = None,
+    cache: Annotated[Path | None, typer.Option(help="folder of its answers (default: .teacher beside OUT)")] = None,
+    depth: Annotated[int, typer.Option(help="how much of every list is pooled")] = 5,
+) -> None:
+    """Pool the best candidates of several retrievers and judge which could stand in for the target (A.2)."""
+    from configs.load import load_config
+    from data_pipeline.pipeline.alternatives import audit_alternatives
+    from data_pipeline.teacher import TeacherConfig, validate_teacher
+
+    config = load_config(TeacherConfig, teacher, overrides or [], check=validate_teacher)
+    found = audit_alternatives(bench, corpus, results, out, config, cache, depth=depth, progress=True)
+    print(f"{found.predictions} non-target predictions, {found.pairs} different request-candidate pairs")
+    for name, count in {**found.decisions, **found.failed}.items():
+        print(f"  {name:<20} {count}")
+    print(f"asked {found.teacher['teacher']}: {found.teacher['usage']}")
 
 
 def _print_status(pipeline: Any, only: set[str] | None = None) -> None:

@@ -31,6 +31,19 @@ COMMANDS = {
     "train grpo",
     "evaluate",
     "search",
+    "plan",
+    "submit",
+    "jobs list",
+    "jobs logs",
+    "jobs stop",
+    "verl-dataset",
+    "data build",
+    "data status",
+    "data report",
+    "data audit",
+    "data isolation",
+    "data alternatives",
+    "data review",
 }
 
 

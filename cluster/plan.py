@@ -1,0 +1,282 @@
+"""``skillreason plan``: where each role of a run goes, the memory it needs there, and what does not fit, without a cluster."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from cluster.memory import (
+    Memory,
+    kv_tokens,
+    policy_worker,
+    reference_worker,
+    retriever_worker,
+    rollout_worker,
+    stage1_worker,
+)
+from cluster.roles import Bundle, PlacementPlan, RolePlan, plan_placement
+from cluster.shapes import ModelShape, read_shape
+from configs import ConfigError, GrpoConfig, Stage1Config, load_config
+from configs.load import config_path
+from configs.parallel import optimizer_conflict, resolve_strategy
+from configs.schema import OptimizerConfig, ParallelConfig
+
+GB = 1e9
+STRATEGIES = (("deepspeed", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3), ("fsdp2", 0))
+WORKERS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Role:
+    """One role: ``members`` processes, each taking ``share`` and holding ``memory``, of which ``keys`` decide."""
+
+    name: str
+    members: int
+    share: Bundle
+    memory: Memory
+    strategy: str
+    keys: str
+
+
+@dataclass
+class Gpu:
+    """A GPU and the processes on it, by name with their peak in bytes."""
+
+    node: int
+    index: int
+    free: float = 1.0
+    processes: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def peak(self) -> float:
+        """All processes' peaks together: PyTorch's allocator keeps what it once took."""
+        return sum(self.processes.values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer.
+
+    Attributes:
+        alternatives: the trained model's peak under other strategies and numbers of workers, where that can run.
+        problems: what does not fit or cannot run, one sentence each.
+        notes: what else to know.
+    """
+
+    run: str
+    model: str
+    shape: ModelShape
+    gpu_bytes: float
+    roles: list[Role]
+    gpus: list[Gpu]
+    alternatives: list[dict[str, Any]]
+    problems: list[str]
+    notes: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``; sizes in bytes."""
+        return {
+            "run": self.run,
+            "model": self.model,
+            "parameters": self.shape.parameters,
+            "gpu_bytes": self.gpu_bytes,
+            "roles": [{**asdict(role), "memory": role.memory.as_dict()} for role in self.roles],
+            "gpus": [{**asdict(gpu), "peak": gpu.peak} for gpu in self.gpus],
+            "alternatives": self.alternatives,
+            "problems": self.problems,
+            "notes": self.notes,
+            "fits": not self.problems,
+        }
+
+
+def make_plan(config: Stage1Config | GrpoConfig, gpu_bytes: float, gpus_per_node: int = 8) -> Plan:
+    """Sizes and places of a configuration's roles on GPUs of ``gpu_bytes``.
+
+    Raises:
+        ConfigError: a model of unknown shape, or resources that cannot be reserved.
+    """
+    shape, model = read_shape(config.model.path)
+    if isinstance(config, Stage1Config):
+        return _plan_stage1(config, shape, model, gpu_bytes, gpus_per_node)
+    return _plan_grpo(config, shape, model, gpu_bytes, gpus_per_node)
+
+
+def _plan_stage1(config: Stage1Config, shape: ModelShape, model: str, gpu: float, per_node: int) -> Plan:
+    parallel = config.parallel
+    share = Bundle(config.resources.worker_cpus, config.resources.worker_gpus)
+    if parallel.workers == 1 and share.gpus == 0 and config.run.device != "cpu":
+        share = Bundle(share.cpus, 1.0)  # one worker trains in the driver's process, on the first GPU
+    keys = "loss.micro_batch_tokens, parallel.workers"
+    role = Role("worker", parallel.workers, share, stage1_worker(config, shape), _named(parallel, "deepspeed"), keys)
+    plan = PlacementPlan((RolePlan("worker", role.members, role.members, share, share),), colocated=False)
+    problems: list[str] = []
+    if parallel.min_workers:
+        fewest = replace(config, parallel=replace(parallel, workers=parallel.min_workers))
+        least = stage1_worker(fewest, shape)
+        if least.peak > gpu:
+            problems.append(
+                f"with parallel.min_workers={parallel.min_workers} a worker needs {least.peak / GB:.1f} of {gpu / GB:g} GB: "
+                "a run that has lost nodes would not go on"
+            )
+
+    def other(changed: ParallelConfig) -> Memory:
+        return stage1_worker(replace(config, parallel=changed), shape)
+
+    alternatives = _alternatives(config.optim, other, gpu)
+    return _placed(config.run.name, model, shape, gpu, [role], plan, per_node, alternatives, problems, [])
+
+
+def _plan_grpo(config: GrpoConfig, shape: ModelShape, model: str, gpu: float, per_node: int) -> Plan:
+    frozen = config.reward.retriever_path
+    retriever = read_shape(frozen, "reward.retriever_path")[0] if frozen else shape
+    engine = "vllm" if config.rollout.name != "hf" else "transformers"
+    found = {
+        "policy": (
+            policy_worker(config, shape),
+            _named(config.actor.parallel, "fsdp2"),
+            "actor.ppo_max_token_len, actor.parallel.workers",
+        ),
+        "reference": (
+            reference_worker(config, shape),
+            _named(config.ref.parallel, "fsdp2"),
+            "ref.log_prob_max_token_len, ref.parallel.workers",
+        ),
+        "retriever": (retriever_worker(config, retriever), "single", "reward.micro_batch_tokens"),
+        "rollout": (rollout_worker(config, shape, gpu), engine, "rollout.gpu_memory_utilization"),
+    }
+    plan = plan_placement(config)
+    roles = [Role(r.role, r.members, r.share, *found[r.role]) for r in plan.roles]
+    problems: list[str] = []
+    notes: list[str] = []
+    if engine == "vllm" and plan.role("rollout").share.gpus > 0:
+        tokens = kv_tokens(found["rollout"][0], config, shape)
+        longest = config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length
+        group = config.data.max_prompt_length + config.rollout.n * config.data.max_response_length
+        if tokens < longest:
+            problems.append(
+                f"rollout: vLLM has room for {max(tokens, 0)} tokens of keys and values and a sequence has {longest}; raise "
+                "rollout.gpu_memory_utilization"
+            )
+        else:
+            notes.append(
+                f"a rollout worker holds keys and values of {tokens:,} tokens: {tokens // group} of the longest groups at once"
+            )
+
+    def other(changed: ParallelConfig) -> Memory:
+        return policy_worker(replace(config, actor=replace(config.actor, parallel=changed)), shape)
+
+    alternatives = _alternatives(config.actor.optim, other, gpu)
+    return _placed(config.run.name, model, shape, gpu, roles, plan, per_node, alternatives, problems, notes)
+
+
+def _named(parallel: ParallelConfig, default: str) -> str:
+    strategy = resolve_strategy(parallel, default)
+    return f"ZeRO-{parallel.zero_stage}" if strategy == "deepspeed" else strategy
+
+
+def _alternatives(
+    optim: OptimizerConfig, memory_of: Callable[[ParallelConfig], Memory], gpu: float
+) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for strategy, stage in STRATEGIES:
+        if optimizer_conflict(optim, strategy, stage):
+            continue
+        for workers in WORKERS:
+            memory = memory_of(ParallelConfig(workers=workers, strategy=strategy, zero_stage=stage))
+            name = "FSDP2" if strategy == "fsdp2" else f"ZeRO-{stage}"
+            out.append({"strategy": name, "workers": workers, "peak": memory.peak, "fits": memory.peak <= gpu})
+    return out
+
+
+# -- placing ------------------------------------------------------------------------------------------------------------
+
+
+def _placed(
+    run: str,
+    model: str,
+    shape: ModelShape,
+    gpu: float,
+    roles: list[Role],
+    plan: PlacementPlan,
+    per_node: int,
+    alternatives: list[dict[str, Any]],
+    problems: list[str],
+    notes: list[str],
+) -> Plan:
+    gpus = _place(roles, plan, per_node)
+    without = [role.name for role in roles if role.share.gpus == 0]
+    if without:
+        notes.append(f"no GPU is reserved for {', '.join(without)}: on the CPU, in the node's memory, not checked here")
+    for role in roles:
+        if role.share.gpus > 0 and role.memory.peak > gpu:
+            problems.append(
+                f"{role.name}: a process needs {role.memory.peak / GB:.1f} of {gpu / GB:g} GB; change {role.keys} or the strategy"
+            )
+    for place in gpus:
+        if place.peak > gpu and len(place.processes) > 1:
+            problems.append(
+                f"node {place.node} GPU {place.index}: {', '.join(place.processes)} together need {place.peak / GB:.1f} of "
+                f"{gpu / GB:g} GB"
+            )
+    return Plan(run, model, shape, gpu, roles, gpus, alternatives, problems, notes)
+
+
+def _place(roles: Sequence[Role], plan: PlacementPlan, per_node: int) -> list[Gpu]:
+    """GPUs in the order they fill up: colocated roles with their policy worker, others each where the least stays free."""
+    gpus: list[Gpu] = []
+    homes: list[Gpu] = []
+    for role in roles:
+        if role.share.gpus <= 0:
+            continue
+        bundle = plan.role(role.name).bundle
+        for member in range(role.members):
+            if bundle is None:
+                home = homes[member % len(homes)]
+            else:
+                home = _reserve(gpus, bundle.gpus, per_node)
+                homes += [home] if role.name == "policy" else []
+            home.processes[f"{role.name}-{member}"] = role.memory.peak
+    return gpus
+
+
+def _reserve(gpus: list[Gpu], amount: float, per_node: int) -> Gpu:
+    whole = math.ceil(amount) if amount > 1 else 1
+    if whole > per_node:
+        raise ConfigError(f"resources: {amount:g} GPUs for one process; a node has {per_node}")
+    nodes = {gpu.node for gpu in gpus}
+    for node in [*sorted(nodes), max(nodes, default=0) + 1]:
+        if node not in nodes:
+            gpus += [Gpu(node, index) for index in range(per_node)]
+        room = [g for g in gpus if g.node == node and g.free >= min(amount, 1.0) - 1e-9]
+        if len(room) >= whole:
+            chosen = sorted(room, key=lambda g: (g.free, g.index))[:whole]
+            for gpu in chosen:
+                gpu.free -= min(amount, 1.0)
+            return chosen[0]
+    raise AssertionError("a new node has room for what a node can hold")
+
+
+# -- the command --------------------------------------------------------------------------------------------------------
+
+
+def print_plan(name: str, overrides: Sequence[str], gpu_memory: float, per_node: int, *, as_json: bool) -> bool:
+    """Print the plan of a configuration file of either stage; whether everything fits.
+
+    Args:
+        gpu_memory: of one GPU, in 10^9 bytes.
+    """
+    from cluster.plan_text import plan_text
+
+    if not gpu_memory > 0 or per_node < 1:
+        raise ConfigError(f"--gpu-memory {gpu_memory:g}, --gpus-per-node {per_node}; expected numbers above 0")
+    sections = OmegaConf.to_container(OmegaConf.load(config_path(name)))
+    stage2 = isinstance(sections, dict) and not sections.keys().isdisjoint({"rollout", "reward", "actor", "ref"})
+    config = load_config(GrpoConfig, name, overrides) if stage2 else load_config(Stage1Config, name, overrides)
+    plan = make_plan(config, gpu_memory * GB, per_node)
+    print(json.dumps(plan.as_dict(), indent=2) if as_json else plan_text(plan))
+    return not plan.problems
