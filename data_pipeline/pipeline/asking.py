@@ -11,7 +11,7 @@ from typing import Any
 
 from data_pipeline.pipeline.config import PipelineConfig
 from data_pipeline.pipeline.dag import PipelineError, StageContext
-from data_pipeline.teacher import TeacherResult, TeacherStopped, TeacherTask, open_teacher
+from data_pipeline.teacher import TeacherConfig, TeacherResult, TeacherStopped, TeacherTask, open_teacher
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +43,22 @@ def ask(context: StageContext, role: str, tasks: Iterable[TeacherTask]) -> Asked
         PipelineError: the endpoint cannot be worked with; what it answered is kept.
     """
     config = context.config
-    teacher = open_teacher(config.teacher(role), Path(config.out) / ".teacher", f"teachers.{role}")
+    return ask_teacher(config.teacher(role), Path(config.out) / ".teacher", f"teachers.{role}", tasks, context.progress)
+
+
+def ask_teacher(
+    config: TeacherConfig, folder: Path, prefix: str, tasks: Iterable[TeacherTask], progress: bool = False
+) -> Asked:
+    """:func:`ask` outside a stage: ``folder`` holds the answers, ``prefix`` is what messages call the configuration."""
+    teacher = open_teacher(config, folder, prefix)
     try:
-        results = list(teacher.run(tasks, context.progress))
+        results = list(teacher.run(tasks, progress))
     except TeacherStopped as error:
-        raise PipelineError(f"teachers.{role}: {error}") from error
+        raise PipelineError(f"{prefix}: {error}") from error
     left = sum(result.status == "not_asked" for result in results)
     if left:
         raise BudgetSpent(
-            f"the budget of teachers.{role} is spent: {len(results) - left} of {len(results)} tasks are answered and kept; raise "
+            f"the budget of {prefix} is spent: {len(results) - left} of {len(results)} tasks are answered and kept; raise "
             "budget_tokens or budget_usd and run the same command again"
         )
     failed = Counter(f"teacher_{result.reason}" for result in results if not result.ok)
@@ -59,13 +66,12 @@ def ask(context: StageContext, role: str, tasks: Iterable[TeacherTask]) -> Asked
 
 
 def same_model_warning(config: PipelineConfig, roles: Sequence[str], others: Sequence[str]) -> list[str]:
-    """What is not independent: roles that one model plays together with one of the others. Each is logged, too."""
-    found = [
-        f"teachers.{role} and teachers.{other} are both {config.teacher(role).name}: their agreement is not independent"
-        for role in roles
-        for other in others
-        if config.teacher(role).name == config.teacher(other).name
-    ]
-    for text in found:
-        logger.warning("%s", text)
+    """What is not independent: roles that one model plays together with some of the others. Each is logged, too."""
+    found = []
+    for name in dict.fromkeys(config.teacher(role).name for role in roles):
+        mine = [role for role in roles if config.teacher(role).name == name]
+        theirs = [role for role in others if config.teacher(role).name == name]
+        if theirs:
+            found.append(f"{', '.join([*mine, *theirs])} are all {name}: their agreement is not independent")
+            logger.warning("%s", found[-1])
     return found

@@ -135,7 +135,8 @@ def _queries_of(file: str) -> list[str]:
 
 def _query_id(skill_id: str, query: str) -> str:
     """Of target and wording: a human's decision on an id is never taken for one on another wording."""
-    return f"b-{hashlib.sha256(f'{skill_id}\n{query}'.encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(f"{skill_id}\n{query}".encode("utf-8", "surrogatepass"))
+    return f"b-{digest.hexdigest()[:12]}"
 
 
 BENCH_REQUEST_STAGES = (

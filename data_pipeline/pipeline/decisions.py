@@ -44,8 +44,14 @@ class DecisionLog:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         old = self.file.read_bytes() if self.file.exists() else b""
         if old and not old.endswith(b"\n"):
-            # A line that a kill has cut would swallow the next one.
-            os.truncate(self.file, old.rfind(b"\n") + 1)
+            last = old[old.rfind(b"\n") + 1 :]
+            try:
+                json.loads(last)
+            except ValueError:
+                os.truncate(self.file, len(old) - len(last))  # a line that a kill has cut would swallow the next one
+            else:
+                with self.file.open("ab") as handle:
+                    handle.write(b"\n")
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append one decision."""

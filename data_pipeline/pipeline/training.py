@@ -36,6 +36,7 @@ def annotate(context: StageContext) -> StageReport:
         (prompts.rationale(r["record_id"], r["query"], corpus.get(r["skill_id"])) for r in open_rows),
     )
     found = {row["record_id"]: row["query_capability"] for row in rows if row.get("query_capability")}
+    made_by: dict[str, str] = {}
     rejected = Counter(asked.failed)
     for row, result in zip(open_rows, asked.results, strict=True):
         if not result.value:
@@ -44,7 +45,12 @@ def annotate(context: StageContext) -> StageReport:
             rejected["names_its_skill"] += 1
         else:
             found[row["record_id"]] = result.value["query_capability"]
-    out = [{**row, "query_capability": found[row["record_id"]]} for row in rows if row["record_id"] in found]
+            made_by[row["record_id"]] = result.teacher
+    out = [
+        {**row, "query_capability": found[i], "rationale_teacher": made_by.get(i, "given")}
+        for row in rows
+        if (i := row["record_id"]) in found
+    ]
     if not out:
         raise PipelineError(f"no selected request has a rationale; reasons: {dict(rejected)}")
     write_rows(context.out / "annotated.jsonl", out)
@@ -65,6 +71,7 @@ def rewrite(context: StageContext) -> StageReport:
         ),
     )
     found = {row["record_id"]: row["implicit_query"] for row in rows if row.get("implicit_query")}
+    made_by: dict[str, str] = {}
     rejected = Counter(asked.failed)
     for row, result in zip(open_rows, asked.results, strict=True):
         if not result.value:
@@ -77,8 +84,11 @@ def rewrite(context: StageContext) -> StageReport:
             rejected[problem] += 1
         else:
             found[row["record_id"]] = implicit
+            made_by[row["record_id"]] = result.teacher
     rows_out = (
-        {"record_id": r["record_id"], "implicit_query": found[r["record_id"]]} for r in rows if r["record_id"] in found
+        {"record_id": i, "implicit_query": found[i], "teacher": made_by.get(i, "given")}
+        for row in rows
+        if (i := row["record_id"]) in found
     )
     write_rows(context.out / "implicit.jsonl", rows_out)
     return StageReport({"rewritten": len(found)}, rejected, asked.notes)
@@ -87,13 +97,24 @@ def rewrite(context: StageContext) -> StageReport:
 def records(context: StageContext) -> StageReport:
     """``stage1.jsonl``, ``stage2.jsonl`` and the exclusion graph: what training reads."""
     corpus, categories = corpus_of(context), categories_of(context)
-    implicit = {r["record_id"]: r["implicit_query"] for r in rows_of(context, "rewrite", "implicit.jsonl")}
+    rewritten = rows_of(context, "rewrite", "implicit.jsonl")
+    implicit = {row["record_id"]: row["implicit_query"] for row in rewritten}
+    rewritten_by = {row["record_id"]: row["teacher"] for row in rewritten}
     rows = rows_of(context, "annotate", "annotated.jsonl")
     stage1 = [draft(r, r["negative_ids"], corpus, categories[r["skill_id"]]) for r in rows]
     stage2 = [to_stage2(r, implicit[r.record_id]) for r in stage1 if r.record_id in implicit]
     write_records(context.out / "stage1.jsonl", stage1)
     write_records(context.out / "stage2.jsonl", stage2)
-    made_by = ({"record_id": row["record_id"], "teacher": row.get("teacher", "given")} for row in rows)
+    # Beside the records, whose readers refuse unknown keys.
+    made_by = (
+        {
+            "record_id": row["record_id"],
+            "teacher": row["teacher"],
+            "rationale_teacher": row["rationale_teacher"],
+            "rewrite_teacher": rewritten_by.get(row["record_id"], ""),
+        }
+        for row in rows
+    )
     write_rows(context.out / "provenance.jsonl", made_by)
     ExclusionGraph.read(context.inputs["exclude"] / "exclusions.json").write(context.out / "exclusions.json")
     words = [len(record.query.split()) for record in stage1]

@@ -46,5 +46,12 @@ def test_a_row_that_is_dropped_itself_drops_nobody() -> None:
     assert found.dropped == {1: 0}
 
 
+def test_a_second_signal_may_name_the_only_pairs_that_count() -> None:
+    # all three say the same; without the pair (0, 1) row 1 stays, and drops 2 in its turn
+    vectors = unit((1, 0), (1, 0), (1, 0))
+    assert near_duplicates(SAME, ["s"] * 3, [3, 2, 1], vectors, among={(1, 2)}).dropped == {2: 1}
+    assert near_duplicates(SAME, ["s"] * 3, [3, 2, 1], vectors, among=set()).dropped == {}
+
+
 def test_no_requests_have_no_duplicates() -> None:
     assert near_duplicates([], [], [], np.zeros((0, 2), dtype=np.float32)).dropped == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ def run(*arguments: object, text: str | None = None) -> Result:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Audited records of sixty sample skills by the command itself, and its overrides."""
     folder = tmp_path_factory.mktemp("built")
     skills = list(load_sample_corpus())

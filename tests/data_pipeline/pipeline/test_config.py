@@ -9,6 +9,7 @@ import pytest
 import configs
 from configs import ConfigError
 from data_pipeline.pipeline import PipelineConfig, load_pipeline_config
+from data_pipeline.pipeline.quality_audit import BUILDERS
 
 REQUIRED = ["out=x", "sources=[y]"]
 FOLDER = Path(configs.__file__).parent
@@ -36,7 +37,27 @@ def test_the_papers_numbers() -> None:
     assert (groups.select, groups.depth, groups.min_negatives) == (20_000, 20, 8)
     assert (groups.name_jaccard, groups.id_jaccard, groups.text_jaccard, groups.cosine) == (0.60, 0.80, 0.60, 0.85)
     assert (groups.query_negatives, groups.same_category, groups.cross_category) == (8, 1, 1)
+    bench = config.bench
+    assert (bench.candidates, bench.size, bench.audit_size) == (6_000, 4_000, 300)
+    assert config.reranker.tasks == 27_583
     assert PipelineConfig().exclusions == config.exclusions
+
+
+def test_no_judge_of_the_papers_audit_had_a_part_in_the_construction() -> None:
+    config = load_pipeline_config("data_paper", REQUIRED)
+    builders = {config.teacher(role).name for role in BUILDERS}
+    assert config.teacher("judge_a").name != config.teacher("judge_b").name
+    assert config.teacher("audit_a").name != config.teacher("audit_b").name
+    assert not builders & {config.teacher("audit_a").name, config.teacher("audit_b").name}
+
+
+def test_a_retriever_that_was_trained_on_in_its_folder_changes_the_groups_and_the_vectors(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    config = load_pipeline_config(None, [*REQUIRED, f"reranker.retriever={tmp_path}", f"encoding.encoder={tmp_path}"])
+    before = config.retriever_weights, config.embedding
+    (tmp_path / "model.safetensors").write_bytes(b"2")
+    assert config.retriever_weights != before[0]
+    assert config.embedding != before[1]
 
 
 def test_a_role_without_a_teacher_of_its_own_has_the_default_one() -> None:
@@ -67,6 +88,12 @@ def test_limits_and_prices_do_not_decide_what_is_asked() -> None:
         ("synthesis.teacher=false", "there would be no requests"),
         ("negatives.query_source=sparse", r"negatives.query_source is 'sparse'; expected dense or bm25"),
         ("select.target=0", r"select.target is 0; expected at least 1"),
+        (
+            "bench.min_words=200",
+            r"bench.min_words is 200 and bench.max_words 110; expected 1 <= min_words <= max_words",
+        ),
+        ("isolation.review=0.9", r"isolation.review is 0.9; expected at most isolation.near, 0.85"),
+        ("reranker.tasks=-1", r"reranker.tasks is -1; expected at least 0"),
         ("select.taget=5", r"select.taget.*did you mean select.target"),
     ],
 )

@@ -199,3 +199,11 @@ def test_a_manifest_that_is_not_json_is_named(config: Config, tmp_path: Path) ->
     (tmp_path / "out" / "read" / "manifest.json").write_text("{")
     with pytest.raises(PipelineError, match=r"read/manifest.json: not JSON"):
         build(config, tmp_path).run()
+
+
+def test_status_shows_an_input_file_that_is_gone_and_goes_on(config: Config, tmp_path: Path) -> None:
+    build(config, tmp_path).run()
+    Path(config.source).unlink()
+    first, *others = build(config, tmp_path).status()
+    assert (first.state, [s.state for s in others]) == ("stale", ["done", "done"])
+    assert first.why == f"source: {config.source}: no such file or folder"

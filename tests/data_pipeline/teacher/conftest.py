@@ -232,7 +232,7 @@ def teacher_config(endpoint: Endpoint, kind: str) -> Callable[..., TeacherConfig
             "kind": kind,
             "model": "test-model",
             "base_url": endpoint.base_url(kind),
-            "timeout_s": 5.0,
+            "timeout_s": 30.0,
             "max_retries": 3,
             "backoff_s": 0.01,
             "backoff_max_s": 0.02,

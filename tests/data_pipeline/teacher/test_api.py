@@ -40,7 +40,7 @@ def test_results_come_in_the_order_of_the_tasks(teacher: MakeTeacher, word_task:
 
 
 def test_no_more_calls_at_a_time_than_set(teacher: MakeTeacher, word_task: WordTask, endpoint: Any):
-    endpoint.delay = 0.02
+    endpoint.delay = 0.05
     list(teacher(concurrency=3).run([word_task(f"w{i}") for i in range(20)]))
     assert endpoint.most == 3
 

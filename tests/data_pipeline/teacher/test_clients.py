@@ -141,23 +141,27 @@ def test_an_answer_that_is_none_is_retried(
 def test_a_slow_answer_is_given_up_after_the_timeout(
     teacher: MakeTeacher, word_task: WordTask, endpoint: Any, fault: Any, name: str
 ):
-    slow = fault.drip if name == "drip" else fault.silence(3.0)
+    slow = fault.drip if name == "drip" else fault.silence(6.0)
     endpoint.faults.append(slow)
     start = time.monotonic()
     result = teacher(timeout_s=0.5, max_retries=0).complete(word_task("apple"))
     assert (result.status, result.reason) == ("failed", "timeout")
-    assert time.monotonic() - start < 2.5
+    assert time.monotonic() - start < 4.0
 
 
 def test_retry_after_is_waited_for_by_every_call(teacher: MakeTeacher, word_task: WordTask, endpoint: Any, fault: Any):
-    endpoint.faults.append(fault.status(429, {"Retry-After": "0.8"}))
-    endpoint.delay = 0.1
-    results = list(teacher(concurrency=2).run([word_task(f"w{i}") for i in range(4)]))
+    told: list[float] = []
+
+    def too_fast(handler: Any) -> None:
+        fault.status(429, {"Retry-After": "1.0"})(handler)
+        told.append(time.monotonic())
+
+    endpoint.faults.append(too_fast)
+    results = list(teacher(concurrency=2).run([word_task(f"w{i}") for i in range(6)]))
     assert all(r.ok for r in results)
-    begin = endpoint.times[0]
-    # Two were on their way; the others wait from the answer at 0.1 s to 0.9 s.
-    assert [time for time in endpoint.times if begin + 0.15 < time < begin + 0.8] == []
-    assert len(endpoint.times) == 5
+    # The other call may have been on its way; the four tasks after them wait.
+    assert len([at for at in endpoint.times if told[0] < at < told[0] + 0.95]) <= 1
+    assert len(endpoint.times) == 7
 
 
 def test_a_wait_that_is_too_long_ends_the_run(teacher: MakeTeacher, word_task: WordTask, endpoint: Any, fault: Any):
