@@ -57,7 +57,7 @@ def save_checkpoint(folder: str | Path, step: int, engine: Engine, progress: dic
     for name, weight in engine.full_parameters():
         if writes:
             bad = bad or ("" if torch.isfinite(weight).all() else name)
-            weights[name] = weight.cpu().contiguous()
+            weights[name] = weight.to("cpu", copy=True).contiguous()
     bad = ranks.broadcast(bad)
     if bad:
         raise FloatingPointError(f"weight {bad} is not finite after update {step}; no checkpoint was written")

@@ -74,7 +74,9 @@ def cached_backward(
     (gradient,) = torch.autograd.grad(loss, embeddings)
     if not cache:
         # one backward pass for all: ZeRO-3 takes a second one without a forward pass before it for the first of an update
-        graphs = [(o * gradient[rows]).sum() for rows, o in zip(trained.passes, outputs, strict=True) if o.requires_grad]
+        graphs = [
+            (o * gradient[rows]).sum() for rows, o in zip(trained.passes, outputs, strict=True) if o.requires_grad
+        ]
         if graphs:
             engine.backward(torch.stack(graphs).sum())
         return loss.detach(), metrics

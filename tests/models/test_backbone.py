@@ -28,7 +28,11 @@ def model_folder(tiny_folder: Path, tmp_path: Path) -> Callable[..., Path]:
         config = getattr(transformers, config_name)(vocab_size=400, **{**SIZES, **options})
         folder = tmp_path / config_name
         torch.manual_seed(1)
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        bias = getattr(model.get_output_embeddings(), "bias", None)
+        if bias is not None:
+            torch.nn.init.normal_(bias)  # it begins as zero, which would hide that it is left out
+        model.save_pretrained(folder)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(tiny_folder / name, folder)
         return folder
@@ -107,6 +111,7 @@ def test_an_unknown_dtype_is_refused_by_key(tiny_folder: Path):
         ("Qwen3Config", {"tie_word_embeddings": False, "num_key_value_heads": 1, "head_dim": 8}),
         ("LlamaConfig", {"num_key_value_heads": 1}),
         ("GPTNeoXConfig", {}),
+        ("PhiConfig", {}),  # a head with a bias
         ("GPT2Config", {}),  # learned absolute positions: padding in front must not shift them
     ],
 )
@@ -169,3 +174,30 @@ def test_a_state_with_another_shape_is_refused_with_both_shapes(tiny_folder: Pat
     state = {**backbone.state(), "model.norm.weight": torch.ones(7)}
     with pytest.raises(BackboneError, match=r"model\.norm\.weight: shape \(7,\), expected \(32,\)"):
         backbone.load_state(state)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_blank_copy_with_the_weights_loaded_is_the_same_model(model_folder, tied: bool):
+    folder = model_folder("Qwen3Config", tie_word_embeddings=tied, num_key_value_heads=1, head_dim=8)
+    backbone = Backbone.load(folder)
+    copy = backbone.blank_copy()
+    copy.load_state(backbone.state())
+    with torch.no_grad():
+        assert torch.equal(
+            copy.model(torch.tensor([[5, 6, 7]])).logits, backbone.model(torch.tensor([[5, 6, 7]])).logits
+        )
+    assert (copy.model.get_output_embeddings().weight is copy.model.get_input_embeddings().weight) is tied
+    for name, parameter in copy.model.named_parameters():
+        assert parameter.data_ptr() != backbone.model.get_parameter(name).data_ptr()
+
+
+def test_a_face_can_be_called_through_the_module(tiny_folder: Path):
+    backbone = Backbone.load(tiny_folder)
+    ids, mask = torch.tensor([[5, 6, 0]]), torch.ones(1, 3, dtype=torch.long)
+    assert torch.equal(backbone("embed", ids, mask), backbone.embed(ids, mask))
+
+
+def test_the_log_probabilities_share_the_heads_weight(tiny_folder: Path):
+    backbone = Backbone.load(tiny_folder)
+    assert backbone.token_log_probs.weight is backbone.model.get_output_embeddings().weight
+    assert sum(p.numel() for p in backbone.parameters()) == sum(p.numel() for p in backbone.model.parameters())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.batching import pad_left, pad_right, plan_micro_batches
+from models.batching import pad_left, pad_right, plan_micro_batches, plan_over_ranks
 
 
 @settings(max_examples=60, deadline=None)
@@ -40,3 +41,56 @@ def test_padding_left():
     ids, mask = pad_left([[7, 8, 9], [8]], 7)
     assert ids.tolist() == [[7, 8, 9], [7, 7, 8]]
     assert mask.tolist() == [[1, 1, 1], [0, 0, 1]]
+
+
+def padded(batch: list[int], lengths: list[int]) -> int:
+    return len(batch) * max((lengths[i] for i in batch), default=0)
+
+
+UNEVEN = [7, 900, 31, 30, 2, 2, 450, 451, 12, 64, 3, 5, 100, 8, 9, 250, 1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8, 30])
+@pytest.mark.parametrize("budget", [0, 100, 1000, 4000])
+def test_over_ranks_every_sequence_is_planned_once_in_the_same_number_of_passes(ranks: int, budget: int):
+    plan = plan_over_ranks(UNEVEN, budget, ranks)
+    assert len(plan) == ranks
+    assert len({len(passes) for passes in plan}) == 1
+    assert sorted(row for passes in plan for batch in passes for row in batch) == list(range(len(UNEVEN)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_over_ranks_the_budget_holds_but_for_single_longer_sequences(ranks: int):
+    for batch in (batch for passes in plan_over_ranks(UNEVEN, 200, ranks) for batch in passes):
+        assert padded(batch, UNEVEN) <= 200 or len(batch) == 1
+
+
+def test_over_ranks_no_more_passes_are_made_than_the_budget_asks_for():
+    # 8 sequences of 10 tokens, 2 a micro-batch: 4 micro-batches on 2 ranks are 2 passes
+    assert plan_over_ranks([10] * 8, 20, 2) == [[[0, 1], [6, 7]], [[2, 3], [4, 5]]]
+
+
+def test_over_ranks_work_is_spread_where_the_budget_would_hold_it_all():
+    # one micro-batch would do; each rank gets a quarter of it
+    assert plan_over_ranks([10] * 8, 1000, 4) == [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]
+    assert plan_over_ranks([10] * 8, 0, 4) == plan_over_ranks([10] * 8, 1000, 4)
+
+
+def test_over_ranks_long_and_short_sequences_balance_by_padded_tokens():
+    # 8 tokens in two sequences, or in eight
+    assert plan_over_ranks([4, 4, 1, 1, 1, 1, 1, 1, 1, 1], 0, 2) == [[[0, 1]], [[2, 3, 4, 5, 6, 7, 8, 9]]]
+
+
+def test_over_more_ranks_than_sequences_the_others_get_dummies():
+    assert plan_over_ranks([5, 9], 100, 4) == [[[1]], [[0]], [[]], [[]]]
+    assert plan_over_ranks([], 100, 3) == [[], [], []]
+
+
+def test_over_one_rank_the_plan_is_that_of_one_process():
+    assert plan_over_ranks(UNEVEN, 500, 1) == [plan_micro_batches(UNEVEN, 500)]
+
+
+def test_over_ranks_every_other_pass_runs_in_reverse():
+    # from the longest to the shortest: 8, 7 | 6, 5 in reverse, so that both ranks have 13 tokens
+    plan = plan_over_ranks([8, 7, 6, 5], 8, 2)
+    assert plan == [[[0], [3]], [[1], [2]]]

@@ -106,12 +106,30 @@ def updates(strategy: str, cache: str = "cache", model: str = MODEL) -> Any:
     first = update(engine, 0, cache == "cache")
     if model == MODEL and cache == "cache":
         save_checkpoint(FOLDER / f"{strategy}-on-{1 if strategy == 'single' else SIZE}", 1, engine, {"note": strategy})
+    engine.encode(SEQUENCES, TOKENS)  # a forward pass without a backward, as in-training recall makes
     return {"first": first, "second": update(engine, 1, cache == "cache"), "kind": type(engine).__name__}
 
 
 def updates_untied(strategy: str, cache: str) -> Any:
     """The same for a model whose head is a parameter of its own, which most passes do not reach."""
     return updates(strategy, cache, f"{MODEL}-untied")
+
+
+def unreached(strategy: str) -> Any:
+    """An update in which no rank's loss reaches the head."""
+    engine = engine_of(strategy, model=f"{MODEL}-untied")
+    stage1_backward(engine, BATCHES[0], Stage1LossConfig(**{**vars(LOSS), "lambda_lm": 0.0}), update=0)
+    engine.set_learning_rate(0.01)
+    engine.step(clip_grad=0.5)
+    return snapshot(engine)
+
+
+def second_backward(strategy: str) -> Any:
+    """Two backward passes without a forward pass between them."""
+    engine = engine_of(strategy)
+    losses = [engine.response_log_probs([[4, 5]], [[token, 1]])[0].sum() for token in (6, 7)]
+    engine.backward(losses[0])
+    return {"raised": caught(RuntimeError, lambda: engine.backward(losses[1]))}
 
 
 def resume(strategy: str, source: str) -> Any:
@@ -221,6 +239,8 @@ CASES: Mapping[str, Callable[..., Any]] = {
     for case in (
         updates,
         updates_untied,
+        unreached,
+        second_backward,
         resume,
         resume_before_any_update,
         adafactor,

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fsspec.core import url_to_fs
+from fsspec.implementations.memory import MemoryFileSystem
+from safetensors.torch import load_file
 
 from configs.schema import OptimizerConfig
 from models.backbone import Backbone
@@ -156,6 +161,16 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path):
         read_checkpoint_state(tmp_path)
 
 
+def test_the_first_format_is_refused_by_name(saved: str, tmp_path: Path):
+    folder = Path(shutil.copytree(saved, tmp_path / "step_000007"))
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "format": "skillreason-checkpoint-1"}))
+    with pytest.raises(
+        CheckpointError, match="format is 'skillreason-checkpoint-1', expected 'skillreason-checkpoint-2'"
+    ):
+        read_checkpoint_state(folder)
+
+
 def test_the_weights_of_another_model_are_refused(saved: str, tmp_path: Path):
     shape = TinyConfig(vocab_size=280, hidden_size=16, intermediate_size=24, num_heads=2, num_key_value_heads=1)
     engine = fresh(create_tiny(["a b"], tmp_path / "other", shape))
@@ -190,3 +205,105 @@ def test_saving_the_same_step_again_replaces_it(tiny_folder: Path, tmp_path: Pat
     save_checkpoint(tmp_path, 1, engine, {"x": 2})
     assert read_checkpoint_state(tmp_path / "step_000001")["progress"] == {"x": 2}
     assert [p.name for p in tmp_path.iterdir()] == ["step_000001"]
+
+
+def test_weights_that_are_not_finite_are_not_written(tiny_folder: Path, tmp_path: Path):
+    engine = fresh(tiny_folder)
+    with torch.no_grad():
+        engine.backbone.model.base_model.norm.weight[3] = float("inf")
+    with pytest.raises(FloatingPointError, match=r"weight model\.norm\.weight is not finite after update 4"):
+        save_checkpoint(tmp_path, 4, engine, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- what the files hold ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("adamw", {"step", "exp_avg", "exp_avg_sq"}),
+        ("adafactor", {"step", "RMS", "exp_avg_sq_row", "exp_avg_sq_col"}),
+    ],
+)
+def test_the_optimizers_state_lies_by_parameter_in_whole_tensors(tiny_folder: Path, tmp_path: Path, name: str, keys):
+    engine = fresh(tiny_folder, name)
+    train(engine, 2)
+    state = load_file(Path(save_checkpoint(tmp_path, 2, engine, {})) / "optimizer.safetensors")
+    weight = "model.layers.0.mlp.up_proj.weight"  # 64 x 32
+    found = {key.removeprefix(f"{weight}/"): value for key, value in state.items() if key.startswith(weight)}
+    assert found.keys() == keys
+    assert found["step"].item() == 2
+    shapes = {"exp_avg": (64, 32), "exp_avg_sq": (64, 32), "exp_avg_sq_row": (64,), "exp_avg_sq_col": (32,)}
+    assert all(value.shape == shapes.get(key, ()) for key, value in found.items())
+    assert {key.rpartition("/")[0] for key in state} == engine.shapes.keys()
+
+
+def test_weights_are_float32_by_transformers_names(saved: str, tiny_folder: Path):
+    weights = load_file(Path(saved) / "model.safetensors")
+    assert weights.keys() == Backbone.load(tiny_folder).state().keys()
+    assert {value.dtype for value in weights.values()} == {torch.float32}
+
+
+# -- other file systems -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    yield f"memory://{tmp_path.name}/checkpoints" if request.param == "memory" else f"file://{tmp_path}/checkpoints"
+    if request.param == "memory":
+        MemoryFileSystem.store.clear()
+
+
+def test_a_checkpoint_at_a_url_comes_back(tiny_folder: Path, url: str):
+    engine = fresh(tiny_folder)
+    train(engine, 1)
+    path = save_checkpoint(url, 3, engine, {"epoch": 1})
+    assert path == f"{url}/step_000003"
+    other = fresh(tiny_folder)
+    assert load_checkpoint(path, other) == {"epoch": 1, "step": 3}
+    assert all(torch.equal(value, dict(other.full_parameters())[name]) for name, value in engine.full_parameters())
+
+
+def test_checkpoints_at_a_url_are_listed_and_only_the_newest_kept(tiny_folder: Path, url: str):
+    assert list_checkpoints(url) == []
+    engine = fresh(tiny_folder)
+    for step in (5, 10, 10, 15):
+        save_checkpoint(url, step, engine, {"at": step}, keep=2)
+    assert list_checkpoints(url) == [f"{url}/step_000010", f"{url}/step_000015"]
+    assert read_checkpoint_state(list_checkpoints(url)[0])["progress"] == {"at": 10}
+    files, root = url_to_fs(url)
+    assert {Path(str(p)).name for p in files.ls(root, detail=False)} == {"step_000010", "step_000015"}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "rng.pt"])
+def test_a_truncated_or_missing_file_at_a_url_is_refused_by_name(tiny_folder: Path, url: str, name: str):
+    path = save_checkpoint(url, 3, fresh(tiny_folder), {})
+    files, root = url_to_fs(f"{path}/{name}")
+    content = files.cat_file(root)
+    files.pipe_file(root, content[:-1])
+    with pytest.raises(CheckpointError, match=rf"{name}: {len(content) - 1} bytes, {len(content)} were written"):
+        load_checkpoint(path, fresh(tiny_folder))
+    files.rm_file(root)
+    with pytest.raises(CheckpointError, match=f"{name}: missing"):
+        load_checkpoint(path, fresh(tiny_folder))
+
+
+@pytest.mark.parametrize("broken", ["model.safetensors", "rng.pt", "state.json"])
+def test_an_upload_that_breaks_off_leaves_no_checkpoint_behind(tiny_folder: Path, monkeypatch, broken: str):
+    url = "memory://broken/checkpoints"
+    engine = fresh(tiny_folder)
+    save_checkpoint(url, 1, engine, {"x": 1})
+    put = MemoryFileSystem.put_file
+
+    def failing(self, source: str, target: str, **options: Any) -> None:
+        if target.endswith(broken):
+            raise OSError("connection lost")
+        put(self, source, target, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", failing)
+    for step in (1, 2):  # the first is overwritten, and must not be taken for whole either
+        with pytest.raises(OSError, match="connection lost"):
+            save_checkpoint(url, step, engine, {"x": 2})
+    assert list_checkpoints(url) == []
+    MemoryFileSystem.store.clear()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -51,6 +52,8 @@ CASES = {
     ],
     2: [
         *(f"updates:{s}:{cache}" for s in STRATEGIES for cache in ("cache", "no-cache")),
+        *(f"unreached:{s}" for s in ("single", *UNTIED)),
+        "second_backward:zero3",
         *(f"resume:{s}:{source}" for s, source in RESUMED[2]),
         *(f"resume:single:{s}-on-4" for s in STRATEGIES),
         *(f"resume_before_any_update:{s}" for s in ("zero2", *SHARDED)),
@@ -175,6 +178,19 @@ def test_a_head_that_only_some_passes_reach_is_trained_alike(run: Groups, strate
     for number in ("first", "second"):
         assert_equal(first_moments(actual[number]), first_moments(expected[number]), tolerance=1e-7)
         assert_equal(actual[number]["weights"], expected[number]["weights"])
+
+
+@pytest.mark.parametrize("strategy", UNTIED)
+def test_a_head_that_no_pass_reaches_decays_alike(run: Groups, strategy: str):
+    expected, actual = run(2, "unreached:single"), run(2, f"unreached:{strategy}")
+    assert_equal(actual["weights"], expected["weights"])
+    before = load_file(run.folder / "model-untied" / "model.safetensors")["lm_head.weight"]
+    torch.testing.assert_close(actual["weights"]["lm_head.weight"], before * (1 - 0.01 * 0.1))
+
+
+def test_zero_3_refuses_a_backward_pass_that_would_overwrite_another(run: Groups):
+    for rank in range(2):
+        assert "needs a forward pass of its own" in run(2, "second_backward:zero3", rank)["raised"]
 
 
 def test_the_strategies_are_what_they_are_called(run: Groups):
