@@ -108,6 +108,8 @@ def _merge(base: DictConfig, extra: Any, source: str) -> DictConfig:
     except OmegaConfBaseException as error:
         key = error.full_key or "?"
         message = str(error).splitlines()[0]
+        if "is not a ListConfig" in message:
+            message = "expected a list, such as [a,b]"
         hint = _closest(key, base) if "not in" in message else ""
         raise ConfigError(f"{source}: {key}: {message}{hint}") from error
 

@@ -99,22 +99,27 @@ def read_raw(path: str) -> Iterator[RawSkill]:
 
 
 def _read_folder(root: Path) -> Iterator[RawSkill]:
-    """Every SKILL.md below ``root``. Linked folders are not followed: they would give one skill two ids, or never end."""
     found = False
-    for folder, subfolders, files in os.walk(root):
-        # The order of the file system must not decide which of two records wins.
-        subfolders[:] = sorted(name for name in subfolders if name not in _NEVER_SKILLS)
-        for name in sorted(files):
-            if name.lower() == "skill.md":
-                found = True
-                relative = Path(folder).relative_to(root)
-                skill_id = relative.as_posix() if relative.parts else root.resolve().name
-                yield _read_skill_file(Path(folder, name), skill_id, (relative / name).as_posix())
+    for file in skill_files(root):
+        found = True
+        relative = file.relative_to(root)
+        skill_id = relative.parent.as_posix() if relative.parent.parts else root.resolve().name
+        yield _read_skill_file(file, skill_id, relative.as_posix())
     if not found:
         raise FileNotFoundError(f"{root}: no SKILL.md in this folder or below it")
 
 
+def skill_files(root: Path) -> Iterator[Path]:
+    """Every SKILL.md below ``root``. Linked folders are not followed: they would give one skill two ids, or never end."""
+    for folder, subfolders, files in os.walk(root):
+        # The order of the file system must not decide which of two records wins.
+        subfolders[:] = sorted(name for name in subfolders if name not in _NEVER_SKILLS)
+        yield from (Path(folder, name) for name in sorted(files) if name.lower() == "skill.md")
+
+
 def _read_skill_file(file: Path, skill_id: str, path: str) -> RawSkill:
+    if file.exists() and not file.is_file():  # a pipe or a device would never end
+        return RawSkill(str(file), None, skill_id, problem=(Reason.UNREADABLE, "cannot be read: no regular file"))
     try:
         data = file.read_bytes()
     except OSError as error:

@@ -33,7 +33,8 @@ class TfidfSvdEncoder:
         # Below this size the rank of the matrix is the limit, and the vectors keep all of TF-IDF.
         rank = min(dimensions, *matrix.shape)
         self.dimension = rank
-        self._svd = TruncatedSVD(rank, random_state=seed).fit(matrix)
+        with np.errstate(invalid="ignore"):  # a single document has no variance to explain
+            self._svd = TruncatedSVD(rank, random_state=seed).fit(matrix)
         digest = hashlib.sha256(f"{self.name}:{dimensions}:{seed}".encode())
         for document in documents:
             digest.update(hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest())

@@ -272,7 +272,7 @@ def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("DS_ACCELERATOR", "cpu" if not os.path.exists("/dev/nvidia0") else "cuda")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    for noisy in ("sentence_transformers", "faiss", "bm25s", "httpx", "absl"):
+    for noisy in ("sentence_transformers", "faiss", "bm25s", "httpx", "httpx2", "absl"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         app(args=argv, standalone_mode=True)

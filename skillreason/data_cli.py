@@ -121,7 +121,7 @@ def isolation(
             raise ValueError(f"--bench {item!r}; expected NAME=FILE")
         benchmarks[name] = file
     reports = isolate_records(train, benchmarks, out, near=near, review=review, progress=True)
-    print(isolation_table(reports))
+    print(isolation_table(reports, near))
     if any(r.exact or r.near for r in reports):
         raise typer.Exit(1)
 

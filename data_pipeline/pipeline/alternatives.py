@@ -12,7 +12,7 @@ from typing import Any
 from data_pipeline.corpus import SkillCorpus
 from data_pipeline.pipeline.asking import Asked, ask_teacher
 from data_pipeline.records import BenchQuery, read_bench
-from data_pipeline.rows import write_rows
+from data_pipeline.rows import file_format, write_rows
 from data_pipeline.teacher import TeacherConfig, bench_prompts
 from data_pipeline.teacher.task import TeacherTask
 
@@ -66,6 +66,7 @@ def audit_alternatives(
     """
     if depth < 1:
         raise ValueError(f"depth is {depth}; expected at least 1")
+    file_format(out)  # a name that cannot be written is refused before anything is asked
     corpus = SkillCorpus.from_jsonl(corpus_file)
     queries = {query.query_id: query for query in read_bench(bench_file)}
     for query in queries.values():
@@ -160,6 +161,9 @@ def _read_result(file: Path) -> tuple[str, list[dict[str, Any]]]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
         rows = [{"query_id": row["query_id"], "ids": list(row["ids"])} for row in value["queries"]]
+        for row in rows:
+            if not all(isinstance(text, str) for text in (row["query_id"], *row["ids"])):
+                raise TypeError("a query_id or id that is no text")
         return str(value["model"]), rows
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(

@@ -12,7 +12,7 @@ from data_pipeline.pipeline.artifacts import corpus_of, encoder_of, rows_of
 from data_pipeline.pipeline.asking import ask
 from data_pipeline.pipeline.dag import Stage, StageContext, StageReport
 from data_pipeline.pipeline.leakage import names_skill
-from data_pipeline.rows import read_rows, write_rows
+from data_pipeline.rows import RecordError, read_rows, write_rows
 from data_pipeline.teacher import bench_prompts
 
 MIN_DOCUMENT_CHARS = 200
@@ -128,9 +128,13 @@ def validate_targets(context: StageContext) -> StageReport:
 
 
 def _queries_of(file: str) -> list[str]:
-    return [
-        row[key] for _, row in read_rows(file) for key in ("query", "original_query", "implicit_query") if row.get(key)
-    ]
+    found = []
+    for number, row in read_rows(file):
+        for key in ("query", "original_query", "implicit_query"):
+            if not isinstance(row.get(key, ""), str):
+                raise RecordError(file, number, "expected text", key, row[key])
+            found.append(row.get(key, ""))
+    return [query for query in found if query]
 
 
 def _query_id(skill_id: str, query: str) -> str:

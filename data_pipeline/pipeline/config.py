@@ -44,6 +44,12 @@ SHARES = {
 }
 """Keys that are numbers from 0 to 1."""
 
+QUOTAS = {
+    "negatives": ("skill_neighbours", "query_neighbours", "same_category", "cross_category"),
+    "reranker": ("query_negatives", "same_category", "cross_category"),
+}
+"""How many negatives each source supplies."""
+
 
 @dataclass
 class EncodingConfig:
@@ -204,6 +210,10 @@ def validate_pipeline(config: PipelineConfig) -> None:
             value = getattr(getattr(config, section), key)
             if not 0 <= value <= 1:
                 raise ConfigError(f"{section}.{key} is {value}; expected a number from 0 to 1")
+    for section in ("select", "reranker"):
+        if getattr(config, section).category_share == 0:
+            raise ConfigError(f"{section}.category_share is 0.0; expected more than 0: nothing could be selected")
+    _validate_negatives(config)
     categories = config.categories
     if categories.source not in CATEGORY_SOURCES:
         raise ConfigError(f"categories.source is {categories.source!r}; expected one of {', '.join(CATEGORY_SOURCES)}")
@@ -247,3 +257,20 @@ def validate_pipeline(config: PipelineConfig) -> None:
         raise ConfigError(
             f"isolation.review is {config.isolation.review}; expected at most isolation.near, {config.isolation.near}"
         )
+
+
+def _validate_negatives(config: PipelineConfig) -> None:
+    for section, keys in QUOTAS.items():
+        quotas = {f"{section}.{key}": getattr(getattr(config, section), key) for key in keys}
+        for key, value in quotas.items():
+            if value < 0:
+                raise ConfigError(f"{key} is {value}; expected at least 0")
+        if not any(quotas.values()):
+            raise ConfigError(f"{', '.join(quotas)} are all 0; expected at least one negative")
+        reached = {key: value for key, value in quotas.items() if key.endswith("_neighbours") or "query" in key}
+        key = max(reached, key=lambda key: reached[key])
+        if reached[key] > config.exclusions.neighbours:
+            raise ConfigError(
+                f"{key} is {reached[key]}; expected at most exclusions.neighbours, {config.exclusions.neighbours}: no more are "
+                "looked at"
+            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import time
@@ -14,15 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.pipeline.digests import artifact_digests, current_digests, input_digest
+from data_pipeline.pipeline.manifests import MANIFEST, PipelineError, read_manifest, refuse_foreign
 from models.folders import atomic_folder, remove_leftovers, write_json
 
 logger = logging.getLogger(__name__)
-
-MANIFEST = "manifest.json"
-
-
-class PipelineError(ValueError):
-    """A pipeline that cannot run; the message names the stage, file or key."""
 
 
 @dataclass(frozen=True)
@@ -105,17 +99,22 @@ class Pipeline:
     def run(self, until: Sequence[str] = (), force: Sequence[str] = (), progress: bool = False) -> list[str]:
         """Run what is missing or stale among ``until`` (empty: all) and what they need; returns the stages that ran.
 
+        A forced stage runs in any case, with what it needs, whether ``until`` leads to it or not.
+
         A stage whose new artifacts equal the old ones leaves those that read them up to date. What a stage raises ends the
         run; earlier stages keep their artifacts, and the failed one leaves none.
 
         Raises:
-            PipelineError: an unknown stage name, an input file that is missing, or another process in the same folder.
+            PipelineError: an unknown stage name, an input file that is missing, another process in the same folder, or something
+                of the user's own where a stage's artifacts would lie.
         """
-        wanted = self._closure(until)
-        self._check_names(force)
+        self._check_names([*until, *force])
+        wanted = self._closure([*until, *force] if until else ())
         ran: list[str] = []
         with self._lock():
             remove_leftovers(self.out)
+            for name in wanted:
+                refuse_foreign(self.folder(name))
             for name in wanted:
                 status = self._status(name)
                 if status.state == "done" and name not in force:
@@ -205,7 +204,6 @@ class Pipeline:
         return value
 
     def _closure(self, until: Sequence[str]) -> list[str]:
-        self._check_names(until)
         wanted = set(until) or set(self.stages)
         for name in reversed(self.stages):
             if name in wanted:
@@ -232,24 +230,6 @@ class Pipeline:
             handle.write(str(os.getpid()))
             handle.flush()
             yield
-
-
-def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a stage's folder.
-
-    Raises:
-        PipelineError: there is none, or it is not the JSON that a pipeline writes.
-    """
-    file = Path(folder) / MANIFEST
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise PipelineError(f"{file}: missing; run the stage first") from error
-    except ValueError as error:
-        raise PipelineError(f"{file}: not JSON ({error}); remove the folder to run the stage anew") from error
-    if not isinstance(value, dict) or not isinstance(value.get("artifacts"), dict):
-        raise PipelineError(f"{file}: no artifacts listed; remove the folder to run the stage anew")
-    return value
 
 
 def plain(value: Any) -> Any:

@@ -18,9 +18,10 @@ def read_decisions(file: str | Path) -> dict[str, dict[str, Any]]:
     A last line that a kill has cut is left out: its decision was never confirmed.
 
     Raises:
-        PipelineError: a row without query_id, or whose keep is not true, false or null.
+        PipelineError: not a .jsonl file, a row without query_id, or whose keep is not true, false or null.
         RecordError: another line that is not a JSON object.
     """
+    _check_name(file)
     out: dict[str, dict[str, Any]] = {}
     for number, row in iterate_jsonl(file):
         if isinstance(row, RecordError):
@@ -37,12 +38,14 @@ def read_decisions(file: str | Path) -> dict[str, dict[str, Any]]:
 
 
 class DecisionLog:
-    """A file that only grows; a decision is on the disk before :meth:`add` returns."""
+    """A JSONL file that only grows; it is there from the start, and a decision is on the disk before :meth:`add` returns."""
 
     def __init__(self, file: str | Path):
+        _check_name(file)
         self.file = Path(file)
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        old = self.file.read_bytes() if self.file.exists() else b""
+        self.file.touch()
+        old = self.file.read_bytes()
         if old and not old.endswith(b"\n"):
             last = old[old.rfind(b"\n") + 1 :]
             try:
@@ -62,3 +65,9 @@ class DecisionLog:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _check_name(file: str | Path) -> None:
+    # Lines are appended: neither a compressed stream nor a table can grow so.
+    if not Path(file).name.lower().endswith(".jsonl"):
+        raise PipelineError(f"{file}: decisions are kept as plain lines of JSON; expected a name ending in .jsonl")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.ingest import skill_files
+
 
 def artifact_digests(folder: Path, leave_out: str) -> dict[str, str]:
     """SHA-256 of every file below a folder, by its path in it, but for one name."""
@@ -23,7 +25,7 @@ def current_digests(folder: Path, manifest: Mapping[str, Any]) -> dict[str, str]
 
 
 def input_digest(path: str, key: str) -> str:
-    """An input by its content: a file, or all files of a folder. A dataset of a hub is known by its name alone.
+    """An input by its content: a file, or every SKILL.md of a folder. A dataset of a hub is known by its name alone.
 
     Raises:
         FileNotFoundError: neither, with the configuration key that named it.
@@ -33,7 +35,7 @@ def input_digest(path: str, key: str) -> str:
     if Path(path).is_file():
         return file_sha256(Path(path))
     if Path(path).is_dir():
-        return files_sha256(Path(path), (p for p in Path(path).rglob("*") if p.is_file()))
+        return files_sha256(Path(path), skill_files(Path(path)))
     raise FileNotFoundError(f"{key}: {path}: no such file or folder")
 
 
@@ -51,7 +53,11 @@ def files_sha256(root: Path, files: Iterable[Path]) -> str:
     """One digest of the names and contents of files below ``root``, whatever the order they are given in."""
     digest = hashlib.sha256()
     for file in sorted(files):
-        digest.update(f"{file.relative_to(root).as_posix()}\0{file_sha256(file)}\n".encode())
+        try:
+            content = file_sha256(file) if file.is_file() else "no file"
+        except OSError as error:  # ingestion drops such a file, and counts it
+            content = f"cannot be read: {error.strerror}"
+        digest.update(f"{file.relative_to(root).as_posix()}\0{content}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 

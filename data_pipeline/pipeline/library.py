@@ -19,12 +19,10 @@ from models.folders import write_json
 
 def collect(context: StageContext) -> StageReport:
     """Read, clean and merge the sources (C.2)."""
-    report = ingest(
-        context.config.sources,
-        context.out / "corpus.jsonl.gz",
-        context.out / "ingest.json",
-        progress=context.progress,
-    )
+    file, summary = context.out / "corpus.jsonl.gz", context.out / "ingest.json"
+    report = ingest(context.config.sources, file, summary, progress=context.progress)
+    # Without the folder that it was written in: an artifact of the same inputs has the same bytes.
+    write_json(summary, report.to_dict() | {"out": file.name})
     return StageReport({"collected": report.collected, "skills": report.kept}, report.dropped)
 
 

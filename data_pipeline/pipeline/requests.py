@@ -20,11 +20,14 @@ from data_pipeline.pipeline.dag import PipelineError, Stage, StageContext, Stage
 from data_pipeline.pipeline.leakage import names_skill
 from data_pipeline.pipeline.spread import map_chunks
 from data_pipeline.quality import quality_score
-from data_pipeline.rows import read_rows, write_rows
+from data_pipeline.rows import RecordError, read_rows, write_rows
 from data_pipeline.selection import Candidate, select
 from data_pipeline.teacher import prompts
 from data_pipeline.teacher.task import TeacherTask
 from data_pipeline.validation import query_problem, record_problem
+
+_GIVEN_KEYS = ("record_id", "skill_id", "query", "query_capability", "implicit_query")
+"""Of a request that the user has; the last two may be missing."""
 
 
 def synthesize(context: StageContext) -> StageReport:
@@ -34,17 +37,16 @@ def synthesize(context: StageContext) -> StageReport:
     rejected: Counter[str] = Counter()
     if settings.requests_file:
         for number, row in read_rows(settings.requests_file):
-            missing = [key for key in ("record_id", "skill_id", "query") if not row.get(key)]
-            if missing:
-                raise PipelineError(f"{settings.requests_file}:{number}: {missing[0]}: missing or empty; expected text")
+            for key in _GIVEN_KEYS:
+                value = row.get(key, "")
+                if not isinstance(value, str) or not (value.strip() or key in _GIVEN_KEYS[3:]):
+                    raise RecordError(
+                        settings.requests_file, number, "missing, empty or no text; expected text", key, value
+                    )
             if row["skill_id"] not in corpus:
                 rejected["unknown_skill"] += 1
                 continue
-            kept = {
-                key: row.get(key, "")
-                for key in ("record_id", "skill_id", "query", "query_capability", "implicit_query")
-            }
-            rows.append({**kept, "teacher": "given"})
+            rows.append({**{key: row.get(key, "") for key in _GIVEN_KEYS}, "teacher": "given"})
     asked = Asked([])
     if settings.teacher:
         skills = list(corpus)
@@ -103,7 +105,8 @@ def mine(context: StageContext) -> StageReport:
         rows.append({"record_id": record_id, "negative_ids": list(found.ids), "sources": list(found.sources)})
     if not rows:
         raise PipelineError(
-            f"no request has its negatives; reasons: {dict(rejected)}: the library is too small, or the exclusion graph too dense"
+            f"no request has its negatives; reasons: {dict(rejected)}: the library's {len(corpus)} skills are too few, or their "
+            "exclusion graph is too dense; lower negatives.skill_neighbours and its like, or add skills"
         )
     write_rows(context.out / "negatives.jsonl", rows)
     return StageReport(
@@ -222,7 +225,9 @@ def choose(context: StageContext) -> StageReport:
     candidates = [
         Candidate(r["record_id"], r["skill_id"], categories[r["skill_id"]], scores[r["record_id"]]) for r in rows
     ]
-    share = limits.category_share if len({c.category for c in candidates}) > 1 else 1.0
+    share = limits.category_share
+    if len({c.category for c in candidates}) * share < 1:
+        share = 1.0  # so few categories cannot keep within their cap
     result = select(candidates, limits.target, reserve=limits.reserve, category_share=share, per_skill=limits.per_skill)
     chosen = set(result.chosen)
     write_rows(context.out / "selected.jsonl", (row for row in rows if row["record_id"] in chosen))
@@ -230,7 +235,11 @@ def choose(context: StageContext) -> StageReport:
     return StageReport(
         {"selected": len(chosen), "skills": sum(per_skill.values())},
         result.left_out,
-        {"by_category": result.by_category, "skills_by_requests": {str(n): c for n, c in sorted(per_skill.items())}},
+        {
+            "by_category": result.by_category,
+            "category_share": share,
+            "skills_by_requests": {str(n): c for n, c in sorted(per_skill.items())},
+        },
     )
 
 
@@ -252,5 +261,5 @@ REQUEST_STAGES = (
     Stage("score", score, ("corpus", "validate")),
     Stage("deduplicate", deduplicate, ("corpus", "validate", "score"), keys=("duplicates", "embedding", "seed")),
     Stage("review", review, ("corpus", "deduplicate"), keys=("asked.review",)),
-    Stage("select", choose, ("categorize", "score", "review"), keys=("select",)),
+    Stage("select", choose, ("categorize", "score", "review"), keys=("select",), version=2),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -47,19 +48,22 @@ def review_queue(
     """Go through the items that have no decision yet, one after the other; each decision is on the disk at once.
 
     Raises:
-        PipelineError: nobody is there to answer, or the queue is not one.
+        PipelineError: nobody is there to answer, the queue is not one, or the decisions are no JSONL file.
     """
     rows = _read_queue(queue_file)
-    if not is_interactive():
+    decided = read_decisions(decisions_file) if Path(decisions_file).exists() else {}
+    open_rows = [row for row in rows if row["query_id"] not in decided]
+    if open_rows and not is_interactive():
         raise PipelineError(
             "data review asks questions and standard input is no terminal; run it in one, or write the decisions file yourself: "
             'one {"query_id": …, "keep": true or false} a line'
         )
-    decided = read_decisions(decisions_file) if Path(decisions_file).exists() else {}
     log = DecisionLog(decisions_file)
-    console = console or Console(highlight=False)
+    if console is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows what it can
+        console = Console(highlight=False)
     summary = ReviewSummary()
-    open_rows = [row for row in rows if row["query_id"] not in decided]
     console.print(f"{len(rows)} items, {len(rows) - len(open_rows)} decided before", markup=False)
     number = 0
     while number < len(open_rows):
@@ -115,7 +119,7 @@ def _choice(console: Console, answer: Callable[[str], str]) -> str:
 def _show(console: Console, row: Mapping[str, Any], place: str, decision: Mapping[str, Any] | None) -> None:
     console.print()
     console.print(Panel(_safe(row["query"]), title=Text(f"{place}  {_safe(row['query_id'])}"), title_align="left"))
-    skill = row.get("skill") or {}
+    skill = row["skill"] if isinstance(row.get("skill"), Mapping) else {}
     console.print(Text.assemble(("target  ", "bold"), _safe(row["skill_id"]), "  ", _safe(skill.get("name", ""))))
     console.print(_safe(skill.get("description", "")))
     document = str(skill.get("document", ""))

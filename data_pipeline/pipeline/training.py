@@ -21,6 +21,7 @@ from data_pipeline.pipeline.requests import REQUEST_STAGES
 from data_pipeline.records import read_stage1, read_stage2, write_records
 from data_pipeline.rows import write_rows
 from data_pipeline.teacher import prompts
+from data_pipeline.teacher.forms import check_rationale
 from data_pipeline.validation import query_problem
 from models.folders import write_json
 
@@ -35,17 +36,22 @@ def annotate(context: StageContext) -> StageReport:
         "rationale",
         (prompts.rationale(r["record_id"], r["query"], corpus.get(r["skill_id"])) for r in open_rows),
     )
-    found = {row["record_id"]: row["query_capability"] for row in rows if row.get("query_capability")}
+    written = {row["record_id"]: row["query_capability"] for row in rows if row.get("query_capability")}
     made_by: dict[str, str] = {}
     rejected = Counter(asked.failed)
     for row, result in zip(open_rows, asked.results, strict=True):
-        if not result.value:
-            continue
-        if names_skill(result.value["query_capability"], corpus.get(row["skill_id"])):
-            rejected["names_its_skill"] += 1
-        else:
-            found[row["record_id"]] = result.value["query_capability"]
+        if result.value:
+            written[row["record_id"]] = result.value["query_capability"]
             made_by[row["record_id"]] = result.teacher
+    found: dict[str, str] = {}
+    for row in rows:
+        rationale = written.get(row["record_id"], "")
+        if names_skill(rationale, corpus.get(row["skill_id"])):
+            rejected["names_its_skill"] += 1
+        elif rationale and check_rationale({"query_capability": rationale}):
+            rejected["malformed_rationale"] += 1
+        elif rationale:
+            found[row["record_id"]] = rationale
     out = [
         {**row, "query_capability": found[i], "rationale_teacher": made_by.get(i, "given")}
         for row in rows
@@ -70,13 +76,18 @@ def rewrite(context: StageContext) -> StageReport:
             for r in open_rows
         ),
     )
-    found = {row["record_id"]: row["implicit_query"] for row in rows if row.get("implicit_query")}
+    written = {row["record_id"]: row["implicit_query"] for row in rows if row.get("implicit_query")}
     made_by: dict[str, str] = {}
     rejected = Counter(asked.failed)
     for row, result in zip(open_rows, asked.results, strict=True):
-        if not result.value:
-            continue
-        implicit = result.value["implicit_query"]
+        if result.value:
+            written[row["record_id"]] = result.value["implicit_query"]
+            made_by[row["record_id"]] = result.teacher
+    found: dict[str, str] = {}
+    for row in rows:
+        if row["record_id"] not in written:
+            continue  # counted as the teacher's failure
+        implicit = written[row["record_id"]]
         problem = query_problem(implicit)
         if names_skill(implicit, corpus.get(row["skill_id"])):
             rejected["names_its_skill"] += 1
@@ -84,7 +95,6 @@ def rewrite(context: StageContext) -> StageReport:
             rejected[problem] += 1
         else:
             found[row["record_id"]] = implicit
-            made_by[row["record_id"]] = result.teacher
     rows_out = (
         {"record_id": i, "implicit_query": found[i], "teacher": made_by.get(i, "given")}
         for row in rows
@@ -161,8 +171,8 @@ def isolate(context: StageContext) -> StageReport:
 TRAINING_STAGES = (
     *LIBRARY_STAGES,
     *REQUEST_STAGES,
-    Stage("annotate", annotate, ("corpus", "select"), keys=("asked.rationale",)),
-    Stage("rewrite", rewrite, ("corpus", "annotate"), keys=("asked.rewrite",)),
+    Stage("annotate", annotate, ("corpus", "select"), keys=("asked.rationale",), version=2),
+    Stage("rewrite", rewrite, ("corpus", "annotate"), keys=("asked.rewrite",), version=2),
     Stage("records", records, ("corpus", "exclude", "categorize", "annotate", "rewrite")),
     Stage("audit", audit, ("corpus", "categorize", "records"), keys=("negatives",)),
     Stage("isolation", isolate, ("records",), keys=("isolation", "benchmark_files"), files=("benchmark_files",)),

@@ -18,6 +18,8 @@ STRUCTURED = {
 }
 DEFAULT_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 DEFAULT_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+_SECRET_WORDS = ("apikey", "authorization", "password", "secret", "credential", "accesstoken", "authtoken", "bearer")
+_OURS = ("model", "messages", "system", "stream")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -91,12 +93,26 @@ def validate_teacher(config: TeacherConfig, prefix: str = "teacher") -> None:
         return
     need("model", bool(config.model.strip()), f"the name of a model, because {prefix}.kind is {config.kind}")
     _check_url(config.base_url, f"{prefix}.base_url")
+    _check_extra(config.extra, f"{prefix}.extra")
     if config.api_key_env and not _VARIABLE_NAME.fullmatch(config.api_key_env):
         # Somebody who mistakes the key for the variable must not find it in a log.
         raise ConfigError(
             f"{prefix}.api_key_env is not a variable's name (its value is not shown, in case it is a key); expected letters, "
             "digits and underscores, such as OPENAI_API_KEY"
         )
+
+
+def _check_extra(extra: dict[str, Any], key: str) -> None:
+    """``extra`` stands in manifests, and adds to a request: no secret may be in it, nor what the request is made of."""
+    for name in extra:
+        plain = re.sub(r"[^a-z]", "", name.lower())
+        if any(word in plain for word in _SECRET_WORDS):
+            raise ConfigError(
+                f"{key}.{name} looks like a secret (its value is not shown); expected none: keys come from the environment "
+                "alone, see api_key_env"
+            )
+        if name in _OURS:
+            raise ConfigError(f"{key}.{name} is set by us; expected other fields, such as top_p or thinking")
 
 
 def _check_url(url: str, key: str) -> None:

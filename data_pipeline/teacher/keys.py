@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from configs.load import ConfigError
 from data_pipeline.teacher.config import DEFAULT_KEY_VARIABLES, TeacherConfig
@@ -16,6 +17,9 @@ class ApiKey:
 
     def __init__(self, value: str) -> None:
         self._value = value
+        # As it is, or with any of its characters escaped as JSON may: an answer is read as JSON later.
+        spelled = (rf"(?:{re.escape(c)}|\\{re.escape(c)}|\\u(?i:{ord(c):04x}))" for c in value)
+        self._written = re.compile("".join(spelled))
 
     def __repr__(self) -> str:
         return "ApiKey(hidden)"
@@ -26,7 +30,7 @@ class ApiKey:
 
     def scrub(self, text: str) -> str:
         """``text`` with every occurrence of the key replaced: endpoints repeat headers in errors, and even in answers."""
-        return text.replace(self._value, "[api key]") if self._value != NO_KEY else text
+        return self._written.sub("[api key]", text) if self._value != NO_KEY else text
 
 
 def read_api_key(config: TeacherConfig, prefix: str = "teacher") -> ApiKey:

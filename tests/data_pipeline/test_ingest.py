@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from data_pipeline import RecordError, SkillCorpus, ingest
+from data_pipeline.cleaning import Reason
+from data_pipeline.ingest import read_raw
 
 BODY = (
     "Compare planned and actual spend for each cost centre, explain every variance above five percent, list follow-ups."
@@ -153,3 +156,12 @@ def test_nothing_left_to_keep_is_an_error_with_a_report(tmp_path: Path) -> None:
         ingest([str(tmp_path / "lib")], tmp_path / "c.jsonl", progress=False)
     assert not (tmp_path / "c.jsonl").exists()
     assert json.loads((tmp_path / "c.jsonl.report.json").read_text())["dropped"] == {"too_short": 1}
+
+
+def test_a_pipe_or_device_in_a_library_is_dropped_and_not_read(tmp_path: Path) -> None:
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "SKILL.md")
+    (tmp_path / "device").mkdir()
+    (tmp_path / "device" / "SKILL.md").symlink_to("/dev/zero")
+    found = {raw.skill_id: raw.problem for raw in read_raw(str(tmp_path))}
+    assert found == dict.fromkeys(("device", "pipe"), (Reason.UNREADABLE, "cannot be read: no regular file"))

@@ -76,3 +76,8 @@ def test_empty_sets_and_crossed_thresholds_are_refused() -> None:
 def test_the_table_has_a_row_per_benchmark() -> None:
     report = audit_isolation("SkillBench", [("q", "Suggest wines for a dinner.")], TRAINING)
     assert isolation_table([report]).splitlines()[2].startswith("| SkillBench | 1 | 0 | 0 | ")
+
+
+def test_the_table_names_the_threshold_that_was_used():
+    assert "| ≥ 0.85 |" in isolation_table([])
+    assert "| ≥ 0.90 |" in isolation_table([], 0.9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -41,3 +43,10 @@ def test_fingerprint_tells_documents_and_dimensions_apart() -> None:
 def test_no_documents_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one document"):
         TfidfSvdEncoder([])
+
+
+def test_a_single_document_has_a_vector_and_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoder = TfidfSvdEncoder(["sort the invoices by their due date"])
+    assert encoder.encode_documents(["due invoices"]).tolist() == [[pytest.approx(1.0)]]

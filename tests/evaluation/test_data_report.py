@@ -143,3 +143,10 @@ def test_names_from_the_library_change_no_table(tmp_path: Path) -> None:
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no stage has run here"):
         write_report(tmp_path)
+
+
+def test_a_manifest_of_another_version_is_named(tmp_path: Path) -> None:
+    (tmp_path / "score").mkdir()
+    (tmp_path / "score" / "manifest.json").write_text('{"artifacts": {}, "counts": {}, "seconds": 1.0}')
+    with pytest.raises(PipelineError, match=r"score/manifest.json: rejected is no mapping: .*another version"):
+        write_report(tmp_path)

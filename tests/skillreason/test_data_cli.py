@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,18 @@ def test_alternatives_refuses_a_teacher_that_cannot_work(tmp_path: Path) -> None
     result = run("alternatives", *files, "kind=openai")
     assert result.exit_code == 1
     assert "teacher.model is ''" in str(result.exception)
+
+
+def test_the_client_of_a_teacher_writes_no_line_for_every_call(tmp_path: Path) -> None:
+    import httpx2  # what the SDKs ask with
+
+    logging.getLogger(httpx2.__name__).setLevel(logging.NOTSET)
+    with pytest.raises(SystemExit):
+        main(["data", "report", str(tmp_path)])
+    assert logging.getLogger(httpx2.__name__).level == logging.WARNING
+
+
+def test_a_forced_stage_is_run_with_the_default_targets(built: tuple[Path, list[str]]) -> None:
+    result = run("build", "-c", "data_library", *built[1], "--force", "screen")
+    assert "1 stages ran" in result.output
+    assert (built[0] / "screen" / "targets.jsonl").is_file()

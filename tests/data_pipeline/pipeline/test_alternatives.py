@@ -146,3 +146,19 @@ def test_a_target_that_the_corpus_lacks_is_refused(given: dict[str, Any]) -> Non
     write_rows(given["bench_file"], [{"query_id": "one", "query": "x", "skill_id": "no/such"}])
     with pytest.raises(ValueError, match=r"bench.jsonl: 'one' has target 'no/such'"):
         audit_alternatives(**given, teacher=OFFLINE)
+
+
+@pytest.mark.parametrize("row", [{"query_id": ["one"], "ids": []}, {"query_id": "one", "ids": [{}]}])
+def test_a_result_whose_ids_are_no_text_is_refused_by_file(given: dict[str, Any], tmp_path: Path, row: Any) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"model": "m", "queries": [row]}))
+    with pytest.raises(ValueError, match=r"a.json: not a result of skillreason evaluate .*no text"):
+        audit_alternatives(**given, teacher=OFFLINE)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_asked(
+    given: dict[str, Any], script: Script, tmp_path: Path
+) -> None:
+    teacher = script({})["default"]
+    with pytest.raises(ValueError, match=r"a.txt: unknown file format"):
+        audit_alternatives(**{**given, "out": tmp_path / "a.txt"}, teacher=OFFLINE)
+    assert teacher.asked == []

@@ -13,7 +13,7 @@ import pytest
 from data_pipeline import SkillCorpus, read_bench
 from data_pipeline.pipeline import Pipeline, PipelineError, bench_requests
 from data_pipeline.pipeline.quality_audit import agreement_of, scores_of
-from data_pipeline.rows import read_rows, write_rows
+from data_pipeline.rows import RecordError, read_rows, write_rows
 from data_pipeline.teacher import TeacherTask
 
 Build = Callable[..., Pipeline]
@@ -399,3 +399,9 @@ def test_the_audit_samples_domains_in_their_shares_and_lists_what_is_disputed(
     assert len(disputed) == 2
     table = (pipeline.folder("quality_audit") / "quality_audit.md").read_text()
     assert "| audit_b | 77.78 | 4.333 | 5.0 | 5.0 | 5.0 | 0.0 |" in table
+
+
+def test_a_training_request_that_is_no_text_is_named(build: Build, tmp_path: Path) -> None:
+    write_rows(tmp_path / "training.jsonl", [{"query": "fine"}, {"query": ["x"]}])
+    with pytest.raises(RecordError, match=r"training.jsonl:2: query = \['x'\]: expected text"):
+        build(f"bench.exclude_files=[{tmp_path / 'training.jsonl'}]").run(until=["filter"])

@@ -94,9 +94,25 @@ def test_limits_and_prices_do_not_decide_what_is_asked() -> None:
         ),
         ("isolation.review=0.9", r"isolation.review is 0.9; expected at most isolation.near, 0.85"),
         ("reranker.tasks=-1", r"reranker.tasks is -1; expected at least 0"),
+        ("select.category_share=0", r"select.category_share is 0.0; expected more than 0"),
+        ("negatives.skill_neighbours=-1", r"negatives.skill_neighbours is -1; expected at least 0"),
+        ("reranker.cross_category=-1", r"reranker.cross_category is -1; expected at least 0"),
+        (
+            "negatives={skill_neighbours: 0, query_neighbours: 0, same_category: 0, cross_category: 0}",
+            "are all 0; expected at least one negative",
+        ),
+        (
+            "negatives.query_neighbours=51",
+            r"negatives.query_neighbours is 51; expected at most exclusions.neighbours, 50",
+        ),
         ("select.taget=5", r"select.taget.*did you mean select.target"),
     ],
 )
 def test_what_cannot_work_is_refused_by_key(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_pipeline_config(None, [*REQUIRED, override])
+
+
+def test_one_source_without_brackets_is_told_that_a_list_is_expected() -> None:
+    with pytest.raises(ConfigError, match=r"sources: expected a list, such as \[a,b\]"):
+        load_pipeline_config(None, ["out=x", "sources=mylib"])

@@ -207,3 +207,35 @@ def test_status_shows_an_input_file_that_is_gone_and_goes_on(config: Config, tmp
     first, *others = build(config, tmp_path).status()
     assert (first.state, [s.state for s in others]) == ("stale", ["done", "done"])
     assert first.why == f"source: {config.source}: no such file or folder"
+
+
+def test_what_no_stage_has_written_is_never_replaced(config: Config, tmp_path: Path) -> None:
+    mine = tmp_path / "out" / "mark" / "notes.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("my own")
+    with pytest.raises(PipelineError, match=r"mark: in the way, and without the manifest of a stage"):
+        build(config, tmp_path).run()
+    assert mine.read_text() == "my own"
+    assert not (tmp_path / "out" / "read").exists()  # found before any stage ran
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"records": 3}', '{"artifacts": {}, "counts": {}, "rejected": {}, "seconds": 1.0}']
+)
+def test_a_folder_with_a_manifest_of_another_kind_is_not_replaced(config: Config, tmp_path: Path, text: str) -> None:
+    manifest = tmp_path / "out" / "read" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(text)
+    with pytest.raises(PipelineError, match=r"read/manifest.json: \w+ is no mapping: not a stage's manifest"):
+        build(config, tmp_path).run()
+    assert manifest.read_text() == text
+
+
+def test_an_empty_folder_is_not_in_the_way(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "out" / "read").mkdir(parents=True)
+    assert build(config, tmp_path).run() == ["read", "mark", "count"]
+
+
+def test_a_forced_stage_runs_though_nothing_wanted_leads_to_it(config: Config, tmp_path: Path) -> None:
+    build(config, tmp_path).run()
+    assert build(config, tmp_path).run(until=["read"], force=["count"]) == ["count"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,19 @@ def test_a_model_that_was_trained_on_in_the_same_folder_is_another_model(tmp_pat
     assert model_digest(str(tmp_path)) != first
     assert model_digest("Qwen/Qwen3-Embedding-0.6B") == "Qwen/Qwen3-Embedding-0.6B"
     assert model_digest("") == ""
+
+
+def test_of_a_folder_only_what_is_read_as_a_skill_counts(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "SKILL.md").write_text("one")
+    before = input_digest(str(tmp_path), "sources")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "records.jsonl").write_text("{}")  # such as artifacts of the build itself
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "SKILL.md").write_text("not read")
+    assert input_digest(str(tmp_path), "sources") == before
+
+
+def test_a_skill_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "SKILL.md")
+    assert len(input_digest(str(tmp_path), "sources")) == 64

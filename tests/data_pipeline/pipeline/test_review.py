@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,3 +162,42 @@ def test_without_somebody_to_answer_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="standard input is no terminal"):
         review_queue(tmp_path / "queue.jsonl", tmp_path / "decisions.jsonl", answer=lambda question: "k")
     assert not (tmp_path / "decisions.jsonl").exists()
+
+
+def test_a_queue_whose_skill_is_no_object_is_shown_all_the_same(review: Review, tmp_path: Path) -> None:
+    _, shown = review("k k", [item(1, skill="text"), item(2, skill=[1], judge_a="x")])
+    assert "request number 2" in shown
+    assert decided(tmp_path) == [("b-1", True), ("b-2", True)]
+
+
+def test_an_empty_queue_needs_nobody_and_leaves_a_file_of_decisions(tmp_path: Path) -> None:
+    write_rows(tmp_path / "queue.jsonl", [])
+    summary = review_queue(tmp_path / "queue.jsonl", tmp_path / "decisions.jsonl")
+    assert (summary.made, summary.undecided) == ({}, 0)
+    assert read_decisions(tmp_path / "decisions.jsonl") == {}
+
+
+@pytest.mark.parametrize("name", ["decisions.txt", "decisions.jsonl.gz", "decisions.parquet"])
+def test_decisions_in_a_file_that_lines_cannot_be_added_to_are_refused(tmp_path: Path, name: str) -> None:
+    for use in (DecisionLog, read_decisions):
+        with pytest.raises(
+            PipelineError, match=rf"{name}: decisions are kept as plain lines of JSON.*ending in .jsonl"
+        ):
+            use(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_terminal_that_cannot_show_a_character_does_not_end_the_review(tmp_path: Path) -> None:
+    write_rows(tmp_path / "queue.jsonl", [item(1, query="\u8bf7 caf\u00e9")])
+    script = (
+        "from data_pipeline.pipeline import review\n"
+        "review.is_interactive = lambda: True\n"
+        "review.review_queue('queue.jsonl', 'decisions.jsonl', answer=lambda question: 'k')\n"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"? caf?" in done.stdout
+    assert decided(tmp_path) == [("b-1", True)]

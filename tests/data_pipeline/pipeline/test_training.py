@@ -13,7 +13,7 @@ from data_pipeline import SkillCorpus, read_stage1, read_stage2
 from data_pipeline.pipeline import DEFAULT_TARGETS as TRAINING
 from data_pipeline.pipeline import Pipeline, PipelineError
 from data_pipeline.pipeline.asking import BudgetSpent
-from data_pipeline.rows import read_rows, write_rows
+from data_pipeline.rows import RecordError, read_rows, write_rows
 from data_pipeline.teacher import TeacherTask
 
 Build = Callable[..., Pipeline]
@@ -222,3 +222,73 @@ def test_provenance_names_who_wrote_each_part(build: Build, script: Script, libr
     }
     others = [row for record_id, row in made.items() if not record_id.startswith("mine-")]
     assert {(row["teacher"], row["rationale_teacher"]) for row in others} == {("offline", "offline")}
+
+
+def test_every_artifact_has_the_same_bytes_in_every_run(build: Build, tmp_path: Path) -> None:
+    pipeline = build()
+    pipeline.run(TRAINING)
+    assert build(out="again").run(TRAINING)
+    names = [path.relative_to(tmp_path / "out") for path in sorted((tmp_path / "out").glob("[!.]*/*"))]
+    assert len(names) > 30
+    for name in names:
+        if name.name != "manifest.json":
+            assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+    assert pipeline.run(TRAINING, force=["corpus"]) == ["corpus"]  # the same artifacts: nothing after it is stale
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("record_id", ["a"]), ("record_id", " "), ("query", 5), ("query_capability", 7), ("implicit_query", {"a": 1})],
+)
+def test_a_given_request_whose_value_is_no_text_is_named(build: Build, tmp_path: Path, key: str, value: Any) -> None:
+    row = {"record_id": "a", "skill_id": "office/charts-helper", "query": "sort my charts before Friday"}
+    write_rows(tmp_path / "given.jsonl", [{**row, "record_id": "b"}, row | {key: value}])
+    with pytest.raises(RecordError, match=rf"given.jsonl:2: {key} = .*expected text"):
+        build(f"synthesis.requests_file={tmp_path / 'given.jsonl'}").run(until=["synthesize"])
+
+
+def test_given_rationales_and_rewrites_pass_the_same_checks(build: Build, library: Path, tmp_path: Path) -> None:
+    rationale = "The user needs skills for comparing several figures with a plan before a deadline."
+    implicit = "We sit down with the landlord on Friday and nothing we have on paper seems to add up to what he says."
+    skills = list(SkillCorpus.from_jsonl(library))[:5]
+    texts = [
+        (rationale, implicit),
+        ("Needs figures compared.", implicit),
+        (f"The user needs skills for using the {skills[2].name}.", implicit),
+        (rationale, "too short"),
+        (rationale, f"{implicit} Use the {skills[4].name}."),
+    ]
+    words = "ten plain words that somebody could well have written about matter number"
+    write_rows(
+        tmp_path / "given.jsonl",
+        (
+            {
+                "record_id": f"g{i}",
+                "skill_id": skill.skill_id,
+                "query": f"{words} {i} {skill.description}",
+                "query_capability": texts[i][0],
+                "implicit_query": texts[i][1],
+            }
+            for i, skill in enumerate(skills)
+        ),
+    )
+    pipeline = build(
+        f"synthesis.requests_file={tmp_path / 'given.jsonl'}", "synthesis.teacher=false", "select.category_share=1"
+    )
+    pipeline.run(until=["records"])
+    assert pipeline.manifest("select")["counts"]["selected"] == 5
+    assert pipeline.manifest("annotate")["rejected"] == {"malformed_rationale": 1, "names_its_skill": 1}
+    assert pipeline.manifest("rewrite")["rejected"] == {"names_its_skill": 1, "short_query": 1}
+    assert [r.record_id for r in read_stage1(tmp_path / "out" / "records" / "stage1.jsonl")] == ["g0", "g3", "g4"]
+    assert [r.record_id for r in read_stage2(tmp_path / "out" / "records" / "stage2.jsonl")] == ["g0"]
+
+
+def test_two_categories_cannot_keep_within_the_papers_cap_and_are_taken_whole(
+    build: Build, library: Path, tmp_path: Path
+) -> None:
+    skills = [skill for skill in SkillCorpus.from_jsonl(library) if not skill.skill_id.startswith("craft/")]
+    SkillCorpus(skills).to_jsonl(library)
+    pipeline = build("negatives.skill_neighbours=2", "negatives.query_neighbours=2")
+    pipeline.run(until=["select"])
+    notes = pipeline.manifest("select")["notes"]
+    assert (notes["category_share"], notes["by_category"]) == (1.0, {"home": 14, "office": 14})

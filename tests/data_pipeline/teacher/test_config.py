@@ -73,3 +73,21 @@ def test_an_address_with_a_password_is_refused_unshown():
     with pytest.raises(ConfigError, match="base_url") as refused:
         validate_teacher(TeacherConfig(**API, base_url="https://me:hunter2@example.org/v1"))
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["api_key", "API-Key", "x-authorization", "access_token", "client_secret"])
+def test_a_secret_among_the_extra_fields_is_refused_and_not_shown(name: str):
+    with pytest.raises(ConfigError, match=rf"teacher.extra.{name} looks like a secret") as refused:
+        validate_teacher(TeacherConfig(kind="openai", model="m", extra={name: "sk-1234"}))
+    assert "sk-1234" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["model", "messages", "system", "stream"])
+def test_an_extra_field_that_we_set_ourselves_is_refused(name: str):
+    with pytest.raises(ConfigError, match=rf"teacher.extra.{name} is set by us"):
+        validate_teacher(TeacherConfig(kind="openai", model="m", extra={name: True}))
+
+
+def test_fields_of_providers_are_no_secrets():
+    extra = {"max_tokens": 5, "max_completion_tokens": 5, "top_p": 0.5, "thinking": {"budget_tokens": 1}, "user": "me"}
+    validate_teacher(TeacherConfig(kind="openai", model="m", extra=extra))

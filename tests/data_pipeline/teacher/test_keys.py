@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from configs import ConfigError
@@ -45,3 +47,16 @@ def test_a_key_does_not_show_itself():
     key = ApiKey("sk-0123456789")
     assert "0123" not in f"{key!r} {key}"
     assert key.scrub("header was Bearer sk-0123456789.") == "header was Bearer [api key]."
+
+
+def test_a_key_is_found_in_every_way_that_json_can_write_it():
+    key = ApiKey("sk-1/a.b")
+    for written in (
+        "sk-1/a.b",
+        r"sk-1\/a.b",
+        r"\u0073k-1\u002Fa.b",
+        r"\u0073\u006b\u002d\u0031\u002f\u0061\u002e\u0062",
+    ):
+        assert json.loads(f'"{written}"') == key.reveal()
+        assert key.scrub(f"<{written}>") == "<[api key]>"
+    assert key.scrub("sk-1/axb SK-1/A.B") == "sk-1/axb SK-1/A.B"

@@ -65,6 +65,14 @@ def test_an_endpoint_that_repeats_the_key_gets_it_into_no_file_or_result(
     assert KEY not in repr(asked) + repr(vars(asked)) + repr(asked.config)
 
 
+def test_an_answer_that_spells_the_key_in_escapes_brings_it_into_no_result(
+    keyed: Any, word_task: WordTask, endpoint: Any, tmp_path: Path
+):
+    endpoint.answer = lambda prompt: json.dumps({"word": KEY}).replace("sk-", "\\u0073k\\u002d")
+    assert keyed().complete(word_task("apple")).value == {"word": "[api key]"}
+    assert KEY.removeprefix("sk-").encode() not in written(tmp_path)
+
+
 def test_the_error_that_ends_a_run_shows_no_key(keyed: Any, word_task: WordTask, endpoint: Any, fault: Any):
     endpoint.faults.append(fault.status(401, message=f"Incorrect API key provided: {KEY}"))
     with pytest.raises(TeacherStopped) as stopped:
