@@ -1,4 +1,4 @@
-"""Where a role's process computes: device, threads and seeds."""
+"""Where a role's process computes: device, threads and seeds, and memory that it gives back."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def place(device: str, threads: int, seed: int = 0) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("run.device is 'cuda'; this process sees no CUDA device; expected auto or cpu")
     return device
+
+
+def release_cache() -> None:
+    """Give the GPU memory that PyTorch keeps for this process back to the others on its GPU; nothing on a CPU."""
+    torch.cuda.empty_cache()

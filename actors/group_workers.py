@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-import torch
 import torch.distributed as dist
 from verl.protocol import DataProto
 from verl.single_controller.base import Worker
@@ -32,6 +32,10 @@ from objectives.rollout_correction import engine_temperature
 
 if TYPE_CHECKING:
     from cluster.placement import Slots
+
+COLLECTIVE_S = 2 * 3600.0
+"""Seconds that the workers wait for each other: rank 0 writes checkpoints and exports of gigabytes while the others are in the
+next collective, and NCCL ends a process after ten minutes by default. A process that dies is noticed by the driver at once."""
 
 # Calls return references at once: the driver waits for all workers together, and so notices one that has died.
 _MODES: Any = Dispatch  # verl fills both at import
@@ -99,10 +103,15 @@ class GroupWorker(Worker):
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address[0], str(address[1])
         store = self._store or dist.TCPStore(*address, is_master=False)
         on_gpu = place(self.config.run.device, self.config.resources.threads) == "cuda"
-        if on_gpu:
-            torch.cuda.set_device(0)
+        if on_gpu:  # the current one: the only one that this process sees, or verl's choice where Ray hides none
             self._refuse_shared_gpu(store)
-        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=self.rank, world_size=self.world_size)
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            store=store,
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=timedelta(seconds=COLLECTIVE_S),
+        )
 
     def _refuse_shared_gpu(self, store: dist.TCPStore) -> None:
         """NCCL cannot run two ranks on one GPU, and says so less plainly."""
@@ -133,6 +142,7 @@ class PolicyWorker(GroupWorker):
             seed=config.run.seed,
             engine_temperature=engine_temperature(config),
             correction=config.rollout_correction,
+            release=config.resources.colocate,
         )
         self.publisher = WeightPublisher(
             self.policy.engine.full_parameters,
@@ -169,7 +179,9 @@ class PolicyWorker(GroupWorker):
 
     @on_all
     def publish_weights(self, dtype: str) -> WeightUpdate | None:
-        return self.publisher.publish(self.policy.version, dtype)
+        update = self.publisher.publish(self.policy.version, dtype)
+        self.policy.rest()  # before the engines wake up
+        return update
 
     @on_first
     def open_weight_group(self) -> tuple[str, int]:
@@ -186,6 +198,7 @@ class PolicyWorker(GroupWorker):
     @on_all
     def broadcast_weights(self, dtype: str) -> int:
         self.publisher.broadcast(self.policy.version, dtype)
+        self.policy.rest()
         return self.policy.version
 
 
@@ -204,6 +217,7 @@ class ReferenceWorker(GroupWorker):
             threads=config.resources.threads,
             device=config.run.device,
             parallel=config.ref.parallel,
+            release=config.resources.colocate,
         )
         return self.reference.ready()
 

@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from actors.policy_batch import PolicyBatch, whole_share
+from cluster.errors import cause, is_device_failure, last_line
 from configs.schema import GrpoConfig
 from models.views import View
 
@@ -63,7 +64,7 @@ class Pending(Generic[T]):
         """Wait for every worker.
 
         Raises:
-            GroupDied: a worker's process is gone.
+            GroupDied: a worker's process is gone, or its GPU failed.
             Exception: what a worker raised, as itself.
         """
         return self._finish(self._group.wait(self.references))
@@ -123,16 +124,20 @@ class WorkerGroup:
             try:
                 answers[rank] = ray.get(done[0])
             except RayTaskError as error:
-                failed[rank] = _cause(error)
+                failed[rank] = cause(error)
                 deadline = deadline or time.monotonic() + PATIENCE_S
             except RayError as error:  # the process, its node, or what it had put into the object store
-                self._died([rank], _last_line(error), error)
+                self._died([rank], last_line(error), error)
         if not failed:
             return [answers[rank] for rank in range(len(references))]
+        broken = [rank for rank, error in sorted(failed.items()) if is_device_failure(error)]
+        if broken:
+            error = failed[broken[0]]
+            self._died(broken, f"its GPU failed: {last_line(error)}", error)
         rank, error = min(failed.items())
         if _is_lost_peer(error):
             lost = sorted(pending.values())
-            self._died(lost, f"worker {rank} lost contact: {_last_line(error)}", error)
+            self._died(lost, f"worker {rank} lost contact: {last_line(error)}", error)
         if pending:
             self.stop()
         raise error
@@ -247,13 +252,6 @@ class ReferenceGroup(WorkerGroup):
         return self._call(references, lambda answers: scores_in_order(answers, rows, lengths))
 
 
-def _cause(error: BaseException) -> BaseException:
-    """What a worker raised: Ray's own exception holds it, with a remote traceback where the message should be."""
-    while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
-        error = error.cause
-    return error
-
-
 def _is_lost_peer(error: BaseException) -> bool:
     """Whether a worker failed because another one is gone, not by itself."""
     from torch.distributed import DistError
@@ -262,9 +260,3 @@ def _is_lost_peer(error: BaseException) -> bool:
         return True
     # gloo's errors are of no class of their own; those of a weight broadcast are, and mean a rollout worker
     return type(error) is RuntimeError and any(mark in str(error).lower() for mark in LOST_PEER)
-
-
-def _last_line(error: BaseException) -> str:
-    """What happened, without a remote traceback before it or Ray's advice behind it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].split(" Some common causes", 1)[0] if lines else type(error).__name__

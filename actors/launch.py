@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -13,15 +13,18 @@ from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.groups import PolicyGroup, ReferenceGroup
-from actors.members import TICK_S, Note, RoleError, last_line
+from actors.members import TICK_S, Note, RoleError
 from actors.pool import ElasticPool, piece_sizes
 from actors.retriever import RewardRetriever
 from actors.reward import EmbeddedScorer
 from actors.reward_role import RewardRole
 from actors.rollout import RolloutBatch, RolloutWorker, engine_config, sampling_params
 from actors.weight_sync import WeightSync
+from cluster.errors import cause, last_line
+from cluster.memory import beside_cache
 from cluster.placement import Placement, Seat
-from cluster.roles import plan_placement
+from cluster.roles import PlacementPlan, plan_placement, role_device
+from cluster.shapes import read_shape
 from configs.schema import GrpoConfig, ModelConfig
 from models.generation import Rollout
 
@@ -48,6 +51,9 @@ class Roles:
     def wait_ready(self) -> None:
         """Block until the groups, the reward actor and the least of each pool are up, saying every few seconds who is awaited.
 
+        On shared GPUs the rollout workers come last: their engine refuses to start in less memory than it asks for, and others
+        take more while they load than when they are at rest.
+
         Raises:
             RoleError: a constructor raised, or a pool's processes die as they start.
             GroupDied: a process of policy or reference died.
@@ -58,8 +64,9 @@ class Roles:
         awaited[self.reward.handle.ready.remote()] = "reward"
         pools = (self.retrievers, self.rollouts)
         said = time.monotonic()
+        loading = (self.retrievers,) if self.placement.plan.colocated else pools
         while True:
-            for pool in pools:
+            for pool in loading:
                 pool.tend()
             short = [pool for pool in pools if pool.size() < pool.least]
             if not awaited:
@@ -73,7 +80,9 @@ class Roles:
                     if name == "reward":
                         raise RoleError(f"the reward role did not start: {last_line(error)}") from error
                     groups[name].ready()
-                except RayTaskError:
+                except RayTaskError as error:
+                    if name == "reward":
+                        raise RoleError(f"the reward role did not start: {last_line(cause(error))}") from error
                     groups[name].ready()
             if time.monotonic() - said > TICK_S:
                 said = time.monotonic()
@@ -129,14 +138,17 @@ class Roles:
         moved = self.placement.renew(group, lambda: [pool.give_way() for pool in pools])
         for pool in pools:
             pool.resume()
-        started = {"policy", "reference"} if moved and self.placement.plan.colocated else {group}
+        plan = self.placement.plan
+        started = {"policy", "reference"} if moved and plan.colocated else {group}
         if "policy" in started:
             self.policy.stop()
-            self.policy = PolicyGroup.start(self.config, self.placement.slots("policy"))
+            self.policy = PolicyGroup.start(_of_role(self.config, plan, "policy"), self.placement.slots("policy"))
             self.weights.reset(self.policy)
         if "reference" in started:
             self.reference.stop()
-            self.reference = ReferenceGroup.start(self.config, self.placement.slots("reference"))
+            self.reference = ReferenceGroup.start(
+                _of_role(self.config, plan, "reference"), self.placement.slots("reference")
+            )
         return started
 
     def stop(self) -> None:
@@ -163,10 +175,11 @@ def launch_roles(
     Raises:
         ConfigError: they do not fit the cluster.
     """
-    placement = Placement.reserve(plan_placement(config), wait_s=config.resources.wait_s, may_grow=may_grow)
+    plan = plan_placement(config)
+    placement = Placement.reserve(plan, wait_s=config.resources.wait_s, may_grow=may_grow)
     try:
-        policy = PolicyGroup.start(config, placement.slots("policy"))
-        reference = ReferenceGroup.start(config, placement.slots("reference"))
+        policy = PolicyGroup.start(_of_role(config, plan, "policy"), placement.slots("policy"))
+        reference = ReferenceGroup.start(_of_role(config, plan, "reference"), placement.slots("reference"))
         weights = WeightSync(policy, config.rollout)
         rollouts = _rollout_pool(config, placement, note, weights)
         reward = RewardRole(
@@ -182,18 +195,27 @@ def launch_roles(
     return Roles(config, placement, policy, reference, rollouts, reward, weights)
 
 
+def _of_role(config: GrpoConfig, plan: PlacementPlan, role: str) -> GrpoConfig:
+    return replace(config, run=replace(config.run, device=role_device(config.run.device, plan, role)))
+
+
 def _rollout_pool(config: GrpoConfig, placement: Placement, note: Note, weights: WeightSync) -> ElasticPool:
     engine, params = engine_config(config), sampling_params(config)
+    plan = placement.plan.role("rollout")
+    device = role_device(config.run.device, placement.plan, "rollout")
+    beside = None
+    if placement.plan.colocated and plan.share.gpus > 0 and config.rollout.name != "hf":
+        beside = beside_cache(read_shape(config.model.path)[0], config.model.dtype)
 
     def create(seat: Seat) -> Any:
         actor = ray.remote(RolloutWorker).options(**seat.options())
-        return actor.remote(config.model, engine, params, threads=config.resources.threads, device=config.run.device)
+        threads = config.resources.threads
+        return actor.remote(config.model, engine, params, threads=threads, device=device, beside_cache=beside)
 
     def welcome(worker: Any) -> Any:
         # before the first push there is nothing to take; that push reaches everybody who has started
         return weights.deliver(worker) if weights.version >= 0 else worker.ready.remote()
 
-    plan = placement.plan.role("rollout")
     return ElasticPool(
         "rollout",
         placement,
@@ -208,13 +230,14 @@ def _rollout_pool(config: GrpoConfig, placement: Placement, note: Note, weights:
 
 def _retriever_pool(config: GrpoConfig, placement: Placement, note: Note) -> ElasticPool:
     frozen = ModelConfig(path=config.reward.retriever_path or config.model.path, dtype=config.model.dtype)
+    plan = placement.plan.role("retriever")
+    device = role_device(config.run.device, placement.plan, "retriever")
+    budget, res = config.reward.micro_batch_tokens, config.resources
 
     def create(seat: Seat) -> Any:
         actor = ray.remote(RewardRetriever).options(**seat.options())
-        budget, threads = config.reward.micro_batch_tokens, config.resources.threads
-        return actor.remote(frozen, token_budget=budget, threads=threads, device=config.run.device)
+        return actor.remote(frozen, token_budget=budget, threads=res.threads, device=device, release=res.colocate)
 
-    plan = placement.plan.role("retriever")
     return ElasticPool(
         "retriever",
         placement,

@@ -11,14 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import (
-    ActorPlacementGroupRemoved,
-    ActorUnavailableError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayTaskError,
-)
+from ray.exceptions import GetTimeoutError, RayTaskError
+
+from cluster.errors import LOST, is_device_failure, last_line, loss
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +30,11 @@ START_S = 1800.0
 """Seconds a member may take to start: a large model from a slow disk, and an engine that compiles."""
 
 MAX_FAILURES = 3
-"""Starts in a row that may fail, and members that one piece of work may cost, before the run ends: neither will heal itself."""
+"""Starts in one place that may fail in a row before it counts as broken, and members that one piece of work may cost before the
+run ends: neither will heal itself."""
 
-LOST = (RayActorError, ObjectLostError, OutOfMemoryError, ActorPlacementGroupRemoved)
-"""What Ray raises when a process, its node or what it returned is gone."""
+PAUSE_S = 60.0
+"""Seconds, times its failures, after which a broken place is tried again, while the pool has members enough without it."""
 
 Note = Callable[..., None]
 """``note(event, detail, **values)``: the run's account of events."""
@@ -103,7 +99,8 @@ class Members:
         self._wait_s = wait_s
         self._members: dict[int, Member] = {}
         self._starts = [0] * most
-        self._failures = 0  # in a row
+        self._failures = [0] * most  # of each place, in a row
+        self._not_before = [0.0] * most
         self._complete = False  # there have once been enough
         self._short_since: float | None = None
         self._said = time.monotonic()
@@ -124,13 +121,14 @@ class Members:
         """Start members where there is room and let in those that are ready; costs a few milliseconds.
 
         Raises:
-            RoleError: a constructor raised before there were ever enough members, or starts fail again and again.
+            RoleError: a constructor raised before there were ever enough members, or starts fail again and again in so many
+                places that ``least`` cannot be reached.
         """
         with self._lock:
             for number in range(0 if self._closed else self.most):
                 member = self._members.get(number)
                 if member is None:
-                    if not self._paused:
+                    if not self._paused and time.monotonic() >= self._not_before[number]:
                         seat = self._places.seat(self.name, number)
                         self._members[number] = Member(number, f"{self.name}-{number}", seat)
                 elif self._places.seat(self.name, number) is not member.seat:
@@ -195,20 +193,24 @@ class Members:
             return
         try:
             ray.get(done)
-        except RayTaskError:  # what one says of the model or its weights, all would say
+            if not member.up and self._welcome is not None:
+                member.up = True
+                member.arriving = self._welcome(member.handle)
+                return
+        except RayTaskError as error:
+            if is_device_failure(error, memory=True):
+                self._failed_start(member, *loss(error))
+                return
+            # what one says of the model or its weights, all would say
             member.up, member.arriving = False, member.handle.ready.remote()
             raise
-        except LOST as error:
+        except (*LOST, GetTimeoutError) as error:
             if getattr(error, "_actor_init_failed", False):
-                self._failed_start(member, "died", last_line(error), raised=True)
+                self._failed_start(member, "died", last_line(error), raised=not is_device_failure(error))
             else:
                 self._failed_start(member, *loss(error))
             return
-        if not member.up and self._welcome is not None:
-            member.up = True
-            member.arriving = self._welcome(member.handle)
-        else:
-            self._join(member)
+        self._join(member)
 
     def _start(self, member: Member) -> None:
         self._starts[member.number] += 1
@@ -222,7 +224,7 @@ class Members:
     def _join(self, member: Member) -> None:
         member.up = member.joined = True
         member.arriving = None
-        self._failures = 0
+        self._failures[member.number] = 0
         self._complete = self._complete or self.size() >= self.least
         seconds = time.monotonic() - member.since
         self._tell(
@@ -231,9 +233,14 @@ class Members:
 
     def _failed_start(self, member: Member, event: str, reason: str, raised: bool = False) -> None:
         self._lose(member, event, f"did not start: {reason}")
-        self._failures += event != "left"
-        if self._failures >= MAX_FAILURES or (raised and not self._complete):
+        self._failures[member.number] += event != "left"
+        broken = sum(failures >= MAX_FAILURES for failures in self._failures)
+        if self.most - broken < self.least or (raised and not self._complete):
             raise RoleError(f"the {member.name} role did not start: {reason}")
+        if self._failures[member.number] >= MAX_FAILURES:
+            pause = PAUSE_S * self._failures[member.number]
+            self._not_before[member.number] = time.monotonic() + pause
+            logger.warning("the next start of %s-%d is %.0f s from now", self.name, member.number, pause)
 
     def _lose(self, member: Member, event: str, reason: str) -> None:
         if self._members.get(member.number) is not member:
@@ -282,20 +289,3 @@ class Members:
                 f"the {self.name} pool has {size} of at least {self.least} members, and for {now - self._short_since:.0f} s the "
                 "cluster had no room for another; add nodes, lower the pool's minimum, or wait longer with resources.wait_s"
             )
-
-
-def loss(error: BaseException) -> tuple[str, str]:
-    """The event of a lost process and its reason: ``left`` where its node went, ``died`` where it went alone."""
-    text = str(error)
-    if isinstance(error, ActorUnavailableError) or "node has died" in text or "node was terminated" in text:
-        return "left", "its node does not answer"
-    if isinstance(error, OutOfMemoryError):
-        return "died", "killed by Ray: its node was out of memory"
-    detail = text.split("Worker exit detail: ", 1)[-1] if "Worker exit detail: " in text else last_line(error)
-    return "died", detail.split(". ", 1)[0][:200]
-
-
-def last_line(error: BaseException) -> str:
-    """What was raised, without the remote traceback before it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.device import place
+from actors.device import place, release_cache
 from actors.policy_batch import PolicyBatch, PolicyShare, whole_share
 from configs.schema import ActorConfig, ModelConfig, RolloutCorrectionConfig
 from models.backbone import Backbone
@@ -51,6 +51,7 @@ class Policy:
         seed: int,
         engine_temperature: float = 1.0,
         correction: RolloutCorrectionConfig | None = None,
+        release: bool = False,
     ):
         """
         Args:
@@ -59,11 +60,13 @@ class Policy:
             temperature: the rollouts' sampling temperature; log-probabilities are taken at it.
             engine_temperature: the one of the rollout engine's own log-probabilities.
             correction: importance sampling between rollout engine and policy.
+            release: give cached GPU memory back after each call; other roles share the GPU.
         """
         self.config = config
         self.temperature = temperature
         self.engine_temperature = engine_temperature
         self.correction = correction or RolloutCorrectionConfig()
+        self._release = release
         backbone = Backbone.load(model.path, dtype=model.dtype, device=place(device, threads, seed))
         self.engine = build_engine(
             backbone,
@@ -129,6 +132,7 @@ class Policy:
         metrics = dict(zip(sums, totals.tolist(), strict=True))
         if share.rollout_log_probs is not None:
             metrics |= Mismatch.merged(self.engine.collectives.gather_objects(mismatch)).curves()
+        self.rest()
         return {**metrics, "actor/grad_norm": norm, "time/update": time.perf_counter() - start}
 
     def _backward(
@@ -182,16 +186,19 @@ class Policy:
         tensors = [torch.from_numpy(np.asarray(r, dtype=np.float32)) for r in rows]
         return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True).to(self.engine.device)
 
-    # -- what others ask of it ------------------------------------------------------------------------------------------
+    def rest(self) -> None:
+        """Give cached GPU memory back, if others share the GPU."""
+        if self._release:
+            release_cache()
 
-    def weights(self) -> tuple[int, dict[str, np.ndarray]]:
-        """The version (updates made) and all parameters as float32 arrays."""
-        return self.version, {name: tensor.cpu().numpy().copy() for name, tensor in self.engine.full_parameters()}
+    # -- what others ask of it ------------------------------------------------------------------------------------------
 
     def encode(self, views: Sequence[View], max_length: int) -> np.ndarray:
         """Embeddings ``[N, d]`` of the current policy: in-training recall never uses the reward's cache."""
         tokens = self.backbone.tokenizer.encode_views(views, max_length)
-        return self.engine.encode(tokens, self.config.ppo_max_token_len).numpy()
+        embeddings = self.engine.encode(tokens, self.config.ppo_max_token_len).numpy()
+        self.rest()
+        return embeddings
 
     def save(self, folder: str, step: int, progress: dict[str, Any], keep: int) -> str:
         """Write a checkpoint, see :func:`objectives.checkpoint.save_checkpoint`."""

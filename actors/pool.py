@@ -11,7 +11,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
 
-from actors.members import LOST, MAX_FAILURES, POLL_S, Member, Members, RoleError, last_line, loss
+from actors.members import MAX_FAILURES, POLL_S, Member, Members, RoleError
+from cluster.errors import LOST, is_device_failure, last_line, loss
 
 HUNG_S, HUNG_FACTOR = 600.0, 20.0
 """A member counts as hung after ten minutes on one piece of work, or 20 times the slowest piece so far if that is longer: a first
@@ -53,7 +54,7 @@ class ElasticPool(Members):
 
         Raises:
             RoleError: a piece cost :data:`actors.members.MAX_FAILURES` members; or see :meth:`Members.wait_ready`.
-            RayTaskError: the method raised.
+            RayTaskError: the method raised, and not because its GPU failed.
         """
         results: dict[int, Any] = {}
         queue = deque(range(len(calls)))
@@ -78,8 +79,10 @@ class ElasticPool(Members):
                 try:
                     results[piece.index] = ray.get(reference)
                     self._slowest = max(self._slowest, time.monotonic() - piece.since)
-                except RayTaskError:
-                    raise
+                except RayTaskError as error:
+                    if not is_device_failure(error, memory=True):
+                        raise
+                    self._repeat(piece, queue, costs, *loss(error))
                 except LOST as error:
                     self._repeat(piece, queue, costs, *loss(error))
             limit = max(HUNG_S, HUNG_FACTOR * self._slowest)
@@ -92,8 +95,10 @@ class ElasticPool(Members):
         for name, reference in [(name, getattr(handle, method).remote()) for name, handle in self.handles().items()]:
             try:
                 ray.get(reference, timeout=HUNG_S)
-            except RayTaskError:
-                raise
+            except RayTaskError as error:
+                if not is_device_failure(error, memory=True):
+                    raise
+                self.lose([name], f"lost in {method}: {loss(error)[1]}")
             except (*LOST, GetTimeoutError) as error:
                 self.lose([name], f"lost in {method}: {last_line(error)}")
 

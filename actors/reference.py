@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.device import place
+from actors.device import place, release_cache
 from actors.policy import equal_passes, response_log_probs
 from configs.schema import ModelConfig, ParallelConfig
 from models.backbone import Backbone
@@ -26,9 +26,15 @@ class Reference:
         threads: int,
         device: str,
         parallel: ParallelConfig | None = None,
+        release: bool = False,
     ):
+        """
+        Args:
+            release: give cached GPU memory back after each call; other roles share the GPU.
+        """
         self.temperature = temperature
         self.token_budget = token_budget
+        self._release = release
         backbone = Backbone.load(model.path, dtype=model.dtype, device=place(device, threads))
         self.engine = build_engine(
             backbone, None, parallel or ParallelConfig(), default_strategy="fsdp2", parallel_key="ref.parallel"
@@ -50,4 +56,6 @@ class Reference:
         start = time.perf_counter()
         plan = equal_passes(self.engine, prompts, responses, self.token_budget)
         out = response_log_probs(self.engine, prompts, responses, self.temperature, plan)
+        if self._release:
+            release_cache()
         return out, time.perf_counter() - start

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.device import place
+from actors.device import place, release_cache
 from configs.schema import ModelConfig
 from models.backbone import Backbone
 from models.views import View
@@ -15,8 +15,13 @@ from models.views import View
 class RewardRetriever:
     """Encodes query views and documents for the reward; it never changes, so its document embeddings may be kept."""
 
-    def __init__(self, model: ModelConfig, *, token_budget: int, threads: int, device: str):
+    def __init__(self, model: ModelConfig, *, token_budget: int, threads: int, device: str, release: bool = False):
+        """
+        Args:
+            release: give cached GPU memory back after each call; other roles share the GPU.
+        """
         self.token_budget = token_budget
+        self._release = release
         self.backbone = Backbone.load(model.path, dtype=model.dtype, device=place(device, threads)).eval()
         self.backbone.requires_grad_(False)
 
@@ -26,4 +31,8 @@ class RewardRetriever:
 
     def encode(self, views: Sequence[View], max_length: int) -> np.ndarray:
         """Unit-length embeddings ``[N, d]``, float32."""
-        return self.backbone.encode(self.backbone.tokenizer.encode_views(views, max_length), self.token_budget).numpy()
+        tokens = self.backbone.tokenizer.encode_views(views, max_length)
+        embeddings = self.backbone.encode(tokens, self.token_budget).numpy()
+        if self._release:
+            release_cache()
+        return embeddings

@@ -158,30 +158,3 @@ class EmbeddedScorer:
             metrics[f"reward/{name}/mean"] = value.mean().item()
             metrics[f"reward/{name}/std"] = value.std(unbiased=False).item()
         return RewardResult(total, values, metrics)
-
-
-class RewardScorer(EmbeddedScorer):
-    """Scores batches with a retriever at hand, in one process."""
-
-    def __init__(
-        self,
-        config: RewardConfig,
-        encode: Encode,
-        *,
-        max_query_length: int,
-        document_max_length: int,
-        exclusions: Mapping[str, Set[str]] | None = None,
-    ):
-        super().__init__(config, exclusions)
-        self.embedder = RequestEmbedder(
-            encode, max_query_length=max_query_length, document_max_length=document_max_length
-        )
-
-    def score(self, request: RewardRequest) -> RewardResult:
-        """Rewards of all rollouts of a batch.
-
-        Raises:
-            RewardError: a term raised or gave a value that is not finite.
-            KeyError: a candidate without a document.
-        """
-        return self.score_embedded(request, self.embedder.embed(request))

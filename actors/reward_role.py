@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import GetTimeoutError, RayTaskError
 
-from actors.members import LOST, MAX_FAILURES, Note, RoleError, last_line, loss
+from actors.members import MAX_FAILURES, Note, RoleError
 from actors.pool import ElasticPool, piece_sizes
 from actors.reward import RequestEmbedder, RewardRequest, RewardResult
+from cluster.errors import LOST, last_line, loss
 from models.views import View
+
+SCORE_S = 3600.0
+"""Seconds that a batch's terms may take before the actor counts as hung: a term may ask a model elsewhere about every rollout."""
 
 
 class RewardRole:
@@ -46,24 +50,27 @@ class RewardRole:
         self.handle = create()
 
     def score(self, request: RewardRequest) -> RewardResult:
-        """Rewards of all rollouts of a batch, see :meth:`actors.reward.RewardScorer.score`.
+        """Rewards of all rollouts of a batch, see :meth:`actors.reward.EmbeddedScorer.score_embedded`.
 
         Raises:
             RewardError: as the term raised it, inside a RayTaskError.
-            RoleError: the actor died again and again over this batch.
+            RoleError: the actor died or hung again and again over this batch.
         """
         embeddings = self._embedder.embed(request)
         bare = replace(request, documents={})
         for attempt in range(1, MAX_FAILURES + 1):
             try:
-                return ray.get(self.handle.score_embedded.remote(bare, embeddings))
+                return ray.get(self.handle.score_embedded.remote(bare, embeddings), timeout=SCORE_S)
             except RayTaskError:
                 raise
-            except LOST as error:
-                reason = last_line(error) if getattr(error, "_actor_init_failed", False) else loss(error)[1]
+            except (*LOST, GetTimeoutError) as error:
+                event, reason = loss(error)
+                if getattr(error, "_actor_init_failed", False):
+                    reason = last_line(error)
                 if self._closed or attempt == MAX_FAILURES:
-                    raise RoleError(f"the reward role died {attempt} times over one batch: {reason}") from error
-                self._note("died", f"reward actor: {reason}; it is started again for the same batch", role="reward")
+                    raise RoleError(f"the reward role was lost {attempt} times over one batch: {reason}") from error
+                ray.kill(self.handle)  # it may only be silent
+                self._note(event, f"reward actor: {reason}; it is started again for the same batch", role="reward")
                 self.handle = self._create()
         raise AssertionError("unreachable")
 

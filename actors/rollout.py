@@ -101,15 +101,21 @@ class TransformersEngine:
                 parameter.data = parameter.data.new_empty(self._shapes[name])
 
 
-def build_engine(model: ModelConfig, config: RolloutConfig, params: SamplingParams, device: str) -> RolloutEngine:
-    """The configured engine: ``rollout.name`` hf or vllm; auto takes vllm where there is a GPU."""
+def build_engine(
+    model: ModelConfig, config: RolloutConfig, params: SamplingParams, device: str, beside_cache: float | None = None
+) -> RolloutEngine:
+    """The configured engine: ``rollout.name`` hf or vllm; auto takes vllm where there is a GPU.
+
+    Args:
+        beside_cache: see :class:`actors.vllm_engine.VllmEngine`.
+    """
     name = config.name
     if name == "auto":
         name = "vllm" if device == "cuda" else "hf"
     if name == "vllm":
         from actors.vllm_engine import VllmEngine
 
-        return VllmEngine(model, config, params)
+        return VllmEngine(model, config, params, beside_cache)
     return TransformersEngine(model, config, params, device)
 
 
@@ -134,10 +140,19 @@ def sampling_params(config: GrpoConfig) -> SamplingParams:
 class RolloutWorker:
     """One engine in a process of its own."""
 
-    def __init__(self, model: ModelConfig, config: RolloutConfig, params: SamplingParams, *, threads: int, device: str):
+    def __init__(
+        self,
+        model: ModelConfig,
+        config: RolloutConfig,
+        params: SamplingParams,
+        *,
+        threads: int,
+        device: str,
+        beside_cache: float | None = None,
+    ):
         self._device = place(device, threads)
         self._group: WeightGroup | None = None
-        self.engine = build_engine(model, config, params, self._device)
+        self.engine = build_engine(model, config, params, self._device, beside_cache)
 
     def ready(self) -> int:
         """The version of the weights, once the engine is up."""

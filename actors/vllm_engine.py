@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from cluster.errors import is_device_failure
 from configs.schema import ModelConfig, RolloutConfig
 from models.generation import Rollout, SamplingParams
 
@@ -33,15 +34,22 @@ class VllmEngine:
         weight_dtype: what vLLM holds them in.
     """
 
-    def __init__(self, model: ModelConfig, config: RolloutConfig, params: SamplingParams):
+    def __init__(
+        self, model: ModelConfig, config: RolloutConfig, params: SamplingParams, beside_cache: float | None = None
+    ):
         """Start the engine on the weights of ``model.path``.
 
         ``config.gpu_memory_utilization`` and ``enforce_eager`` count on a GPU; vLLM's CPU build takes ``config.kv_cache_gb`` and
         always runs eagerly, because its compiled graphs cost minutes at every start and a C++ compiler.
 
+        Args:
+            beside_cache: bytes that all but keys and values will take, where other processes use the GPU too. Keys and values
+                get what this leaves of ``config.gpu_memory_utilization``; vLLM would give them what is free at that moment.
+
         Raises:
             ImportError: vLLM is not installed.
-            ValueError: sampling parameters that vLLM would change or refuse; ``rollout.sleep`` where vLLM cannot sleep.
+            ValueError: sampling parameters that vLLM would change or refuse; ``rollout.sleep`` where vLLM cannot sleep;
+                no room for keys and values.
         """
         vllm = _import_vllm()
         self._request_params = vllm.SamplingParams
@@ -59,10 +67,11 @@ class VllmEngine:
             _prepare_cpu_build()
         self._llm: Any = vllm.LLM(
             model=model.path,
+            runner="generate",  # a SentenceTransformer's modules.json in the folder would make it a pooling model
             dtype=model.dtype,
             max_model_len=config.max_model_len or None,
             gpu_memory_utilization=config.gpu_memory_utilization,
-            kv_cache_memory_bytes=int(config.kv_cache_gb * 2**30) if on_cpu else None,
+            kv_cache_memory_bytes=int(config.kv_cache_gb * 2**30) if on_cpu else _fixed_cache(config, beside_cache),
             enforce_eager=config.enforce_eager or on_cpu,
             enable_prefix_caching=True,
             # with a prompt prefilled in parts, vLLM rewinds the request's random generator, which a CPU generator cannot do
@@ -116,7 +125,7 @@ class VllmEngine:
 
         Raises:
             ValueError: a tensor that no parameter takes, or parameters that no tensor was given for.
-            RuntimeError: requests are still running, so that old keys and values would survive.
+            RuntimeError: requests are still running, so that old keys and values would survive; or the GPU failed or has no room.
         """
         self.version = -1
         current = ""
@@ -136,6 +145,8 @@ class VllmEngine:
         try:
             missing = self._llm.apply_model(replace)[0]
         except (AssertionError, AttributeError, KeyError, RuntimeError, ValueError) as error:
+            if is_device_failure(error, memory=True):
+                raise
             raise ValueError(f"pushed weight {current} does not fit the model that vLLM loaded: {error!r}") from error
         if missing:
             raise ValueError(f"the pushed weights leave {len(missing)} parameters as they were: {sorted(missing)[:3]}")
@@ -185,6 +196,20 @@ class VllmEngine:
             logprobs=0,  # the sampled token's alone
             detokenize=False,
         )
+
+
+def _fixed_cache(config: RolloutConfig, beside_cache: float | None) -> int | None:
+    """Bytes of keys and values on a GPU; None leaves it to vLLM."""
+    if beside_cache is None:
+        return None
+    _, total = torch.cuda.mem_get_info()
+    room = int(config.gpu_memory_utilization * total - beside_cache)
+    if room <= 0:
+        raise ValueError(
+            f"rollout.gpu_memory_utilization is {config.gpu_memory_utilization:g} of {total / 1e9:.0f} GB; the model and vLLM's "
+            f"buffers need {beside_cache / 1e9:.1f} GB, which leaves nothing for keys and values; raise it"
+        )
+    return room
 
 
 def _import_vllm() -> Any:

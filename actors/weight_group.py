@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from actors.weight_buckets import Bucket, Entry
+from cluster.errors import is_device_failure
 
 BACKENDS = ("nccl", "gloo")
 
@@ -84,7 +85,7 @@ class WeightGroup:
         ``buckets`` is exhausted even if a receiver is lost on the way: gathering them may be a collective of the policy.
 
         Raises:
-            WeightTransferError: after that.
+            WeightTransferError: after that. A GPU of one's own that failed is raised as it is.
         """
         failure: RuntimeError | None = None
         for key in self._keys:  # of the transfer before, which everybody has read
@@ -104,6 +105,8 @@ class WeightGroup:
                 failure = error
                 self._announce(str(index), {"failed": str(error)})  # for who already waits for the next bucket
         if failure is not None:
+            if is_device_failure(failure):
+                raise failure
             raise WeightTransferError(f"the broadcast of weights of version {version} failed: {failure}") from failure
         self._announce(str(index), {"buckets": index})
         self._transfers += 1
@@ -122,6 +125,8 @@ class WeightGroup:
             try:
                 self._broadcast(data)
             except RuntimeError as error:
+                if is_device_failure(error):
+                    raise
                 raise WeightTransferError(f"weights did not arrive at rank {self.rank}: {error}") from error
             yield Bucket(tuple(Entry(**{**e, "shape": tuple(e["shape"])}) for e in header["layout"]), data)
             index += 1

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 120.0
 """Seconds that a member of a broadcast may be silent before it counts as lost; between two buckets the policy gathers one."""
 
+ANSWER_S = 1800.0
+"""Seconds after which a rollout worker that does not answer counts as lost: a large model through a slow network."""
+
 MAX_ATTEMPTS = 2
 """Broadcasts of one push that may fail though no process died."""
 
@@ -195,10 +198,13 @@ class WeightSync:
 
         This goes through the object store for ``rollout.weight_transfer=broadcast`` too, and then the policy must be at rest: its
         next push forms a group with the worker in it.
+
+        Raises:
+            RayError: the worker is gone or silent.
         """
         import ray
 
-        dtype: Any = self._dtype or ray.get(worker.weight_dtype.remote())
+        dtype: Any = self._dtype or ray.get(worker.weight_dtype.remote(), timeout=2 * self._timeout_s)
         self._dtype = dtype
         return worker.load_weights.remote(self._stored())
 
@@ -265,21 +271,25 @@ class WeightSync:
         return answer
 
 
-def _answers(alive: dict[str, Any], calls: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
-    """Every worker's answer by name; those whose process is gone or silent leave ``alive``."""
+def _answers(alive: dict[str, Any], calls: Mapping[str, Any], timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    """Every worker's answer by name; those whose process or GPU is gone, or who are silent, leave ``alive``."""
     import ray
-    from ray.exceptions import GetTimeoutError, RayActorError
+    from ray.exceptions import GetTimeoutError, RayTaskError
+
+    from cluster.errors import LOST, is_device_failure, loss
 
     answers: dict[str, Any] = {}
     failure: WeightTransferError | None = None
     for name, reference in calls.items():
         try:
             answers[name] = ray.get(reference, timeout=timeout_s)
-        except (RayActorError, GetTimeoutError) as error:
-            logger.warning("rollout worker %s was lost in a weight push: %s", name, str(error).splitlines()[0])
-            del alive[name]
         except WeightTransferError as error:
             failure = error
+        except (RayTaskError, *LOST, GetTimeoutError) as error:
+            if isinstance(error, RayTaskError) and not is_device_failure(error, memory=True):
+                raise
+            logger.warning("rollout worker %s was lost in a weight push: %s", name, loss(error)[1])
+            del alive[name]
     if failure is not None:
         raise failure
     return answers

@@ -17,10 +17,13 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2.api.exceptions import PreemptionError
 
+from cluster.errors import last_line
+
 logger = logging.getLogger(__name__)
 
-SAVE_PATIENCE_S = 300.0
-"""How long a resize waits for the update that runs and its checkpoint; after that it throws away what was not saved."""
+SAVE_PATIENCE_S = 1800.0
+"""How long a resize waits for the update that runs and its checkpoint; after that it throws away what was not saved. A group
+that hangs is not waited for, see :meth:`cluster.monitor.Monitor.hangs`."""
 
 PREEMPTION_SAVE_S = 10.0
 """Time between checkpoints once a node of the group is announced to go: its last moment comes without another word."""
@@ -86,6 +89,9 @@ class GroupCallback(ControllerCallback, WorkerGroupCallback):
         if ray.get(self.monitor.wish.remote("leave")):
             deadline = time.monotonic() + SAVE_PATIENCE_S
             while ray.get(self.monitor.wish_pending.remote()) and time.monotonic() < deadline:
+                if ray.get(self.monitor.hangs.remote()):
+                    logger.warning("the group does not answer; what it has not saved is lost")
+                    break
                 time.sleep(0.1)
         ray.get(self.monitor.ended.remote("resize", f"the cluster has room for {workers} workers"))
 
@@ -129,9 +135,3 @@ def describe(errors: Mapping[int, BaseException]) -> str:
             return f"worker {rank}'s process died" if died else f"worker {rank} does not answer: {last_line(cause)}"
         return f"worker {rank}: {type(error).__name__}: {last_line(error)}"
     return ""
-
-
-def last_line(error: BaseException | None) -> str:
-    """What was raised, without a remote traceback before it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.controller import WAITING, GroupCallback, GroupLost, describe
+from cluster.errors import cause
 from cluster.monitor import GroupStatus, Monitor
 from configs import ConfigError
 
@@ -30,6 +31,16 @@ logger = logging.getLogger(__name__)
 
 RESIZE_INTERVAL_S = 30.0
 """How often a running group is compared with what the cluster could hold."""
+
+COLLECTIVE_TIMEOUT_S = 7200
+"""How long a process waits for the others in an exchange: rank 0 writes checkpoints and exports meanwhile, 48 GB at 4B."""
+
+LEAST_WAIT_S = 600.0
+"""How long there may be no group before a run ends, at least: after a loss, nodes that die are noticed late and start slowly.
+What can never fit was refused before (:func:`check_room`)."""
+
+MONITOR_PATIENCE_S = 300.0
+"""How long the monitor may be silent, on a driver's node that is busy with something else."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +108,12 @@ def run_group(
             scaling_config=ScalingConfig(
                 num_workers=(size.min_workers, size.workers) if size.min_workers else size.workers,
                 use_gpu=size.gpus > 0,
-                resources_per_worker=size.bundle,
+                resources_per_worker=size.bundle or {"memory": 1},  # Ray refuses empty bundles; a byte is on every node
                 elastic_resize_monitor_interval_s=RESIZE_INTERVAL_S,
             ),
-            torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if size.gpus > 0 else "gloo"),
+            torch_config=TorchConfig(
+                backend="cpu:gloo,cuda:nccl" if size.gpus > 0 else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S
+            ),
             run_config=RunConfig(
                 name=name,
                 storage_path=storage,
@@ -143,35 +156,60 @@ def _follow(
     watch: Callable[[GroupStatus], None],
     stop_requested: Callable[[], bool],
 ) -> Any:
+    ear = _Ear(monitor)
     told, waiting_since, shown_at = False, time.monotonic(), time.monotonic()
     while fit.is_alive():
         fit.join(0.2)
-        status = _look(monitor)
+        status = ear.listen()
+        if status is None:
+            continue
         watch(status)
         if stop_requested() and not told:
             ray.get(monitor.stop.remote())
             told = True
         now = time.monotonic()
-        if status.running:
-            waiting_since = shown_at = now
-            continue
-        if told:
+        if told and not status.running:
             _abort(monitor)
             return None
-        if status.state in WAITING and now - shown_at > 15:
+        if status.running or status.state not in WAITING:  # a group that loads the model has found its room
+            waiting_since = shown_at = now
+        elif now - shown_at > 15:
             shown_at = now
             logger.info("no group for %.0f s (%s); training needs %s", now - waiting_since, status.state, _need(size))
-            if now - waiting_since > max(wait_s, 60.0):  # a group takes a while to start where there is room
+            if now - waiting_since > max(wait_s, LEAST_WAIT_S):
                 raise GroupLost(f"no group for {now - waiting_since:.0f} s; training needs {_need(size)}")
-    watch(_look(monitor))
+    if (status := ear.listen()) is not None:
+        watch(status)
     if fit.error is not None:
         raise _what_was_raised(fit.error, size)
     return fit.result
 
 
-def _look(monitor: Any) -> GroupStatus:
-    status: Any = ray.get(monitor.look.remote(), timeout=30)
-    return status
+class _Ear:
+    """Hears the monitor, and bears with one that is slow to answer."""
+
+    def __init__(self, monitor: Any):
+        self._monitor = monitor
+        self._asked: Any = None
+        self._heard_at = time.monotonic()
+
+    def listen(self) -> GroupStatus | None:
+        """The status, or None where there is no answer yet: the question stands, for events are handed out once.
+
+        Raises:
+            GroupLost: no answer for ``MONITOR_PATIENCE_S``.
+        """
+        self._asked = self._monitor.look.remote() if self._asked is None else self._asked
+        try:
+            status: Any = ray.get(self._asked, timeout=30)
+        except GetTimeoutError as error:
+            silence = time.monotonic() - self._heard_at
+            if silence > MONITOR_PATIENCE_S:
+                raise GroupLost(f"the run's monitor has not answered for {silence:.0f} s") from error
+            logger.warning("the run's monitor has not answered for %.0f s; training goes on", silence)
+            return None
+        self._asked, self._heard_at = None, time.monotonic()
+        return status
 
 
 def _need(size: GroupSize) -> str:
@@ -203,18 +241,17 @@ def _what_was_raised(error: BaseException, size: GroupSize) -> BaseException:
             f"the group of {size.workers} was lost again and trainer.max_restarts allows no more: "
             f"{describe(error.worker_failures)}; the last checkpoint stands"
         )
-    while isinstance(error, (ControllerError, RayTaskError)):
-        cause = error.controller_failure if isinstance(error, ControllerError) else error.cause
-        if not isinstance(cause, BaseException):
-            break
-        error = cause
+    error = cause(error)
+    while isinstance(error, ControllerError):
+        error = cause(error.controller_failure)
     return error
 
 
 def _abort(monitor: Any) -> None:
     """End the controller and its group; both may be gone already."""
     try:
-        controller = _look(monitor).controller
+        status: Any = ray.get(monitor.look.remote(), timeout=30)
+        controller = status.controller
         if controller is not None:
             ray.get(controller.abort.remote(), timeout=20)
     except (RayError, TimeoutError):

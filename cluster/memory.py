@@ -230,11 +230,22 @@ def rollout_worker(config: GrpoConfig, shape: ModelShape, gpu: float) -> Memory:
         sampling = float(groups * rollout.n * shape.vocab * 8 * 4)
         cast = 2.0 * shape.embedding_parameters if dtype == "bfloat16" else 0.0
         return Memory(whole, activations=max(prompt, sampling), kv_cache=cache, working=cast + bucket)
-    weights = float(size * shape.parameters)
+    cache = rollout.gpu_memory_utilization * gpu - beside_cache(shape, dtype)
+    return Memory(
+        float(size * shape.parameters), activations=_vllm_buffers(shape, dtype), kv_cache=cache, working=bucket
+    )
+
+
+def beside_cache(shape: ModelShape, dtype: str) -> float:
+    """What one vLLM process takes beside keys and values: weights, its own buffers, and its context."""
+    size = 2 if dtype == "bfloat16" else 4
+    return size * shape.parameters + _vllm_buffers(shape, dtype) + PROCESS
+
+
+def _vllm_buffers(shape: ModelShape, dtype: str) -> float:
+    size = 2 if dtype == "bfloat16" else 4
     layer = size * (6 * shape.hidden + 4 * shape.intermediate + 2 * shape.query_width + 2 * shape.kv_width)
-    buffers = VLLM_BATCHED_TOKENS * layer + VLLM_SEQUENCES * shape.vocab * FLOAT32 * 3 + VLLM_GRAPHS
-    cache = rollout.gpu_memory_utilization * gpu - weights - buffers - PROCESS
-    return Memory(weights, activations=buffers, kv_cache=cache, working=bucket)
+    return float(VLLM_BATCHED_TOKENS * layer + VLLM_SEQUENCES * shape.vocab * FLOAT32 * 3 + VLLM_GRAPHS)
 
 
 def kv_tokens(memory: Memory, config: GrpoConfig, shape: ModelShape) -> int:

@@ -6,6 +6,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+LEAST_PATIENCE_S = 300.0
+"""A group that has said nothing for less than this is never taken for one that hangs."""
+
 
 @dataclass
 class GroupStatus:
@@ -38,6 +41,8 @@ class Monitor:
         self._ends: list[tuple[str, str]] = []  # what has ended groups since the last one started: the event, and why
         self._finished = False
         self._last_sign = 0.0  # when the last update ended
+        self._heard_at = 0.0  # when the group last said something, and how long it has been silent at most
+        self._longest_silence = 0.0
         self._saved = saved
         self._wish = ""  # "save" or "leave"
         self._told = False
@@ -64,6 +69,7 @@ class Monitor:
                 }
             )
         self._ends, self._finished = [], False
+        self._heard_at = time.monotonic()
         self.status = replace(before, running=True, step=step, total=total, workers=workers, members=tuple(members))
         curves = {"recovery/restarts": float(self.restarts), "recovery/seconds_lost": self.seconds_lost}
         return {"command": self._command(), "saved": self._saved, "curves": curves}
@@ -72,13 +78,24 @@ class Monitor:
         """An update is done; returns what to do next: ``go``, ``save``, ``leave`` (save, then end) or ``stop`` (the same)."""
         self.status.step, self.status.shown = step, shown
         self._last_sign = time.time()
+        self._heard()
         return self._command()
 
     def saved(self, step: int) -> None:
         """A checkpoint is complete."""
+        self._heard()
         self._saved = max(self._saved, step)
         if self._told:
             self._wish, self._told = "", False
+
+    def newest_saved(self) -> int:
+        """The update of the newest checkpoint that is complete."""
+        return self._saved
+
+    def save_failed(self, step: int, why: str) -> None:
+        """A checkpoint could not be written, and training goes on."""
+        self._heard()
+        self.status.events.append({"event": "save_failed", "detail": why, "step": step})
 
     def finished(self) -> None:
         """All updates are made and saved: there is nothing that a wish could add."""
@@ -87,6 +104,11 @@ class Monitor:
     def environment(self) -> dict[str, str]:
         """Variables of the driver that the process needs and that must not lie in a runtime environment, which Ray logs."""
         return self._environment
+
+    def _heard(self) -> None:
+        now = time.monotonic()
+        self._longest_silence = max(self._longest_silence, now - self._heard_at)
+        self._heard_at = now
 
     def _command(self) -> str:
         self._told = bool(self._wish)
@@ -114,6 +136,11 @@ class Monitor:
     def wish_pending(self) -> bool:
         """Whether the group has still to do what was wished."""
         return bool(self._wish)
+
+    def hangs(self) -> bool:
+        """Whether a wish has not even reached the group after far more than an update takes; one that saves has heard it."""
+        silence = time.monotonic() - self._heard_at
+        return not self._told and silence > max(LEAST_PATIENCE_S, 3 * self._longest_silence)
 
     # -- the driver -------------------------------------------------------------------------------------------------------
 

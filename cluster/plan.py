@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from cluster.gpus import Gpu, place_roles
 from cluster.memory import (
+    PROCESS,
+    VLLM_GRAPHS,
     Memory,
     kv_tokens,
     policy_worker,
@@ -19,7 +21,7 @@ from cluster.memory import (
     rollout_worker,
     stage1_worker,
 )
-from cluster.roles import Bundle, PlacementPlan, RolePlan, plan_placement
+from cluster.roles import Bundle, PlacementPlan, RolePlan, plan_placement, role_device
 from cluster.shapes import ModelShape, read_shape
 from configs import ConfigError, GrpoConfig, Stage1Config, load_config
 from configs.load import config_path
@@ -41,21 +43,6 @@ class Role:
     memory: Memory
     strategy: str
     keys: str
-
-
-@dataclass
-class Gpu:
-    """A GPU and the processes on it, by name with their peak in bytes."""
-
-    node: int
-    index: int
-    free: float = 1.0
-    processes: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def peak(self) -> float:
-        """All processes' peaks together: PyTorch's allocator keeps what it once took."""
-        return sum(self.processes.values())
 
 
 @dataclass(frozen=True)
@@ -134,6 +121,9 @@ def _plan_stage1(config: Stage1Config, shape: ModelShape, model: str, gpu: float
 def _plan_grpo(config: GrpoConfig, shape: ModelShape, model: str, gpu: float, per_node: int) -> Plan:
     frozen = config.reward.retriever_path
     retriever = read_shape(frozen, "reward.retriever_path")[0] if frozen else shape
+    plan = plan_placement(config)
+    if config.rollout.name == "auto" and role_device(config.run.device, plan, "rollout") == "cpu":
+        config = replace(config, rollout=replace(config.rollout, name="hf"))
     engine = "vllm" if config.rollout.name != "hf" else "transformers"
     found = {
         "policy": (
@@ -149,7 +139,6 @@ def _plan_grpo(config: GrpoConfig, shape: ModelShape, model: str, gpu: float, pe
         "retriever": (retriever_worker(config, retriever), "single", "reward.micro_batch_tokens"),
         "rollout": (rollout_worker(config, shape, gpu), engine, "rollout.gpu_memory_utilization"),
     }
-    plan = plan_placement(config)
     roles = [Role(r.role, r.members, r.share, *found[r.role]) for r in plan.roles]
     problems: list[str] = []
     notes: list[str] = []
@@ -171,7 +160,13 @@ def _plan_grpo(config: GrpoConfig, shape: ModelShape, model: str, gpu: float, pe
         return policy_worker(replace(config, actor=replace(config.actor, parallel=changed)), shape)
 
     alternatives = _alternatives(config.actor.optim, other, gpu)
-    return _placed(config.run.name, model, shape, gpu, roles, plan, per_node, alternatives, problems, notes)
+    resting: dict[str, float] = {}
+    if plan.colocated and config.rollout.sleep:
+        resting = {name: memory.at_rest for name, (memory, _, _) in found.items()}
+        resting["rollout"] = PROCESS + (
+            VLLM_GRAPHS if engine == "vllm" else 0
+        )  # asleep: no weights, no keys and values
+    return _placed(config.run.name, model, shape, gpu, roles, plan, per_node, alternatives, problems, notes, resting)
 
 
 def _named(parallel: ParallelConfig, default: str) -> str:
@@ -207,11 +202,16 @@ def _placed(
     alternatives: list[dict[str, Any]],
     problems: list[str],
     notes: list[str],
+    resting: Mapping[str, float] | None = None,
 ) -> Plan:
-    gpus = _place(roles, plan, per_node)
+    gpus = place_roles(roles, plan, per_node)
     without = [role.name for role in roles if role.share.gpus == 0]
     if without:
-        notes.append(f"no GPU is reserved for {', '.join(without)}: on the CPU, in the node's memory, not checked here")
+        where = "on the CPU" if gpus else "on the CPU, or on the node's first GPU where run.device lets them"
+        notes.append(f"no GPU is reserved for {', '.join(without)}: {where}; not checked here")
+    if resting:
+        for place in gpus:
+            place.resting = {process: resting[process.rsplit("-", 1)[0]] for process in place.processes}
     for role in roles:
         if role.share.gpus > 0 and role.memory.peak > gpu:
             problems.append(
@@ -224,41 +224,6 @@ def _placed(
                 f"{gpu / GB:g} GB"
             )
     return Plan(run, model, shape, gpu, roles, gpus, alternatives, problems, notes)
-
-
-def _place(roles: Sequence[Role], plan: PlacementPlan, per_node: int) -> list[Gpu]:
-    """GPUs in the order they fill up: colocated roles with their policy worker, others each where the least stays free."""
-    gpus: list[Gpu] = []
-    homes: list[Gpu] = []
-    for role in roles:
-        if role.share.gpus <= 0:
-            continue
-        bundle = plan.role(role.name).bundle
-        for member in range(role.members):
-            if bundle is None:
-                home = homes[member % len(homes)]
-            else:
-                home = _reserve(gpus, bundle.gpus, per_node)
-                homes += [home] if role.name == "policy" else []
-            home.processes[f"{role.name}-{member}"] = role.memory.peak
-    return gpus
-
-
-def _reserve(gpus: list[Gpu], amount: float, per_node: int) -> Gpu:
-    whole = math.ceil(amount) if amount > 1 else 1
-    if whole > per_node:
-        raise ConfigError(f"resources: {amount:g} GPUs for one process; a node has {per_node}")
-    nodes = {gpu.node for gpu in gpus}
-    for node in [*sorted(nodes), max(nodes, default=0) + 1]:
-        if node not in nodes:
-            gpus += [Gpu(node, index) for index in range(per_node)]
-        room = [g for g in gpus if g.node == node and g.free >= min(amount, 1.0) - 1e-9]
-        if len(room) >= whole:
-            chosen = sorted(room, key=lambda g: (g.free, g.index))[:whole]
-            for gpu in chosen:
-                gpu.free -= min(amount, 1.0)
-            return chosen[0]
-    raise AssertionError("a new node has room for what a node can hold")
 
 
 # -- the command --------------------------------------------------------------------------------------------------------

@@ -100,6 +100,15 @@ def plan_placement(config: GrpoConfig) -> PlacementPlan:
                 f"resources.{role}_gpus is {bundle.gpus:g}; expected a whole number, or a part of one GPU below 1"
             )
     if not res.colocate:
+        if (
+            rollout.name == "vllm"
+            and res.rollout_gpus == 0
+            and any(bundle.gpus > 0 for _, _, bundle in members.values())
+        ):
+            raise ConfigError(
+                "rollout.name is 'vllm' and resources.rollout_gpus is 0, in a run whose other roles reserve GPUs; expected GPUs, "
+                "or rollout.name=hf, which samples on the CPU"
+            )
         roles = (RolePlan(role, most, least, bundle, bundle) for role, (most, least, bundle) in members.items())
         return PlacementPlan(tuple(roles), colocated=False)
 
@@ -120,6 +129,16 @@ def plan_placement(config: GrpoConfig) -> PlacementPlan:
         for role, (most, least, _) in members.items()
     )
     return PlacementPlan(tuple(shared), colocated=True)
+
+
+def role_device(device: str, plan: PlacementPlan, role: str) -> str:
+    """``run.device`` as it holds for one role: a role that reserves no GPU in a run that reserves some computes on the CPU.
+
+    Ray shows a process without GPUs all those of its node, and it would take the first: another role's, or another job's. Where
+    no role reserves one, as in a run on one machine, all take what ``run.device`` says.
+    """
+    without = plan.role(role).share.gpus == 0
+    return "cpu" if without and any(r.share.gpus > 0 for r in plan.roles) else device
 
 
 def _part(amount: float, residents: int) -> float:

@@ -73,6 +73,8 @@ class Backbone(nn.Module):
                 dtype=torch.float32,
                 trust_remote_code=False,
                 use_safetensors=True,
+                # straight to it, or each process of a node would hold a float32 copy on the CPU
+                device_map={"": device},
                 output_loading_info=True,
             )
         except (OSError, ValueError, SafetensorError) as error:
@@ -92,7 +94,7 @@ class Backbone(nn.Module):
                     "log-probabilities are taken from the output embeddings alone"
                 )
         model.config.use_cache = False
-        return cls(model.to(device), tokenizer, compute_dtype=DTYPES[dtype], source=source)
+        return cls(model, tokenizer, compute_dtype=DTYPES[dtype], source=source)
 
     def forward(self, face: str, *args: Any) -> Any:
         """Call ``embed`` or ``response_log_probs``: wrappers that shard a module act when it is called as a whole."""

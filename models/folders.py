@@ -18,22 +18,43 @@ _OLD = re.compile(r"^\.(?P<name>.+)\.old\.[^.]+\.tmp$")
 
 @contextlib.contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield an empty folder that takes ``path``'s place when the block ends, and vanishes when it raises."""
+    """Yield an empty folder that takes ``path``'s place when the block ends, and vanishes when it raises.
+
+    All of it is on the disk before it has the name, and the name before this returns: what it replaces may then be deleted.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent))
     scratch.chmod(0o755)
     try:
         yield scratch
+        for folder, _, names in os.walk(scratch):
+            for name in names:
+                _sync(os.path.join(folder, name))
+            _sync(folder)
         if target.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", suffix=_SUFFIX, dir=target.parent)) / "folder"
             os.replace(target, old)
             os.replace(scratch, target)
+            _sync(target.parent)
             shutil.rmtree(old.parent)
         else:
             os.replace(scratch, target)
+            _sync(target.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _sync(path: str | Path) -> None:
+    """Have the disk write a file, or the names in a folder; some file systems cannot be asked that of folders."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not os.path.isdir(path):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

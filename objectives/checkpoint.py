@@ -34,6 +34,10 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message names the file and what is wrong."""
 
 
+class CheckpointWriteError(OSError):
+    """A checkpoint that could not be written, a full disk or a service that is away; the weights are as they were."""
+
+
 def save_checkpoint(folder: str | Path, step: int, engine: Engine, progress: dict[str, Any], keep: int = 2) -> str:
     """Write ``folder/step_<step>`` and drop all but the newest ``keep``. Collective; rank 0 writes.
 
@@ -46,7 +50,7 @@ def save_checkpoint(folder: str | Path, step: int, engine: Engine, progress: dic
 
     Raises:
         FloatingPointError: a weight is not finite; on every rank, and nothing is written.
-        CheckpointError: rank 0 could not write; on the other ranks.
+        CheckpointWriteError: rank 0 could not write; on every rank.
     """
     start = time.perf_counter()
     target = posixpath.join(str(folder), f"step_{step:06d}")
@@ -67,21 +71,31 @@ def save_checkpoint(folder: str | Path, step: int, engine: Engine, progress: dic
             moments |= {f"{name}/{key}": _as_tensor(value) for key, value in state.items()}
 
     def write() -> None:
-        with published_folder(target, marker="state.json") as scratch:
-            save_file(weights, scratch / "model.safetensors")
-            save_file(moments, scratch / "optimizer.safetensors")
-            torch.save(random_states(), scratch / "rng.pt")
-            files = {p.name: p.stat().st_size for p in sorted(scratch.iterdir())}
-            manifest = {"format": FORMAT, "step": step, "optimizer": engine.optimizer_name, "files": files}
-            text = json.dumps({**manifest, "progress": progress}, indent=1)
-            (scratch / "state.json").write_text(text, encoding="utf-8")
-        for old in list_checkpoints(folder)[:-keep] if keep > 0 else []:
-            remove_folder(old, marker="state.json")
+        try:
+            with published_folder(target, marker="state.json") as published:
+                published.add("model.safetensors", lambda file: save_file(weights, file))
+                published.add("optimizer.safetensors", lambda file: save_file(moments, file))
+                published.add("rng.pt", lambda file: torch.save(random_states(), file))
+                manifest = {"format": FORMAT, "step": step, "optimizer": engine.optimizer_name}
+                text = json.dumps({**manifest, "files": published.sizes, "progress": progress}, indent=1)
+                published.add("state.json", lambda file: file.write_text(text, encoding="utf-8"))
+        except Exception as error:
+            raise CheckpointWriteError(f"{target} could not be written: {error!r}") from error
+        _remove_old(folder, keep)
 
-    _on_rank_zero(ranks, write)
+    _on_rank_zero(ranks, write, CheckpointWriteError)
     if writes:
         logger.info("checkpoint %s written in %.1f s", target, time.perf_counter() - start)
     return target
+
+
+def _remove_old(folder: str | Path, keep: int) -> None:
+    """Drop all but the newest ``keep``; one that stays costs space, not the run."""
+    try:
+        for old in list_checkpoints(folder)[:-keep] if keep > 0 else []:
+            remove_folder(old, marker="state.json")
+    except Exception as error:
+        logger.warning("an old checkpoint in %s could not be deleted, and stays: %r", folder, error)
 
 
 def list_checkpoints(folder: str | Path) -> list[str]:
@@ -95,12 +109,38 @@ def list_checkpoints(folder: str | Path) -> list[str]:
     return [posixpath.join(str(folder), n) for n in found if files.isfile(posixpath.join(root, n, "state.json"))]
 
 
+def checkpoint_step(path: str | Path) -> int:
+    """The update after which a checkpoint was written, by its name."""
+    return int(posixpath.basename(str(path)).split("_")[1])
+
+
 def read_checkpoint_state(path: str | Path) -> dict[str, Any]:
     """The checked manifest of a checkpoint.
 
     Raises:
-        CheckpointError: no such folder, another format, or a file that is missing or has another size than recorded.
+        CheckpointError: no such folder, another format, or a file that is missing or has another size than recorded. Where an
+            older checkpoint beside it is whole, the message names it.
     """
+    try:
+        return _read_state(path)
+    except CheckpointError as error:
+        older = _older_whole_one(str(path))
+        if older is None:
+            raise
+        raise CheckpointError(f"{error}. Delete {path} to go on from {older}") from error
+
+
+def _older_whole_one(path: str) -> str | None:
+    folder, name = posixpath.split(path)
+    others = list_checkpoints(folder) if _NAME.match(name) else []
+    for other in reversed([other for other in others if checkpoint_step(other) < checkpoint_step(path)]):
+        with contextlib.suppress(CheckpointError):
+            _read_state(other)
+            return other
+    return None
+
+
+def _read_state(path: str | Path) -> dict[str, Any]:
     files, root = url_to_fs(str(path))
     manifest = f"{path}/state.json"
     try:
@@ -206,8 +246,8 @@ def _as_value(tensor: torch.Tensor) -> StateValue:
     return tensor.item() if tensor.dtype in (torch.int64, torch.float64) else tensor.cpu()
 
 
-def _on_rank_zero(ranks: Collectives, work: Callable[[], _T]) -> _T:
-    """What ``work`` returns on rank 0, on every rank; where it raises, every rank does."""
+def _on_rank_zero(ranks: Collectives, work: Callable[[], _T], elsewhere: type[Exception] = CheckpointError) -> _T:
+    """What ``work`` returns on rank 0, on every rank; where it raises, every rank does, the others ``elsewhere``."""
     result, failure = None, None
     if ranks.rank == 0:
         try:
@@ -218,5 +258,5 @@ def _on_rank_zero(ranks: Collectives, work: Callable[[], _T]) -> _T:
     if failure is not None:
         raise failure
     if message is not None:
-        raise CheckpointError(message)
+        raise elsewhere(message)
     return result  # type: ignore[return-value]

@@ -43,10 +43,6 @@ class Collectives(Protocol):
         """Rank 0's tensor on every rank, written into ``tensor``, which has its shape and dtype everywhere."""
         ...
 
-    def barrier(self) -> None:
-        """Return once every rank has come here."""
-        ...
-
 
 class SingleProcess(Collectives):
     """One process: nothing to exchange."""
@@ -71,9 +67,6 @@ class SingleProcess(Collectives):
 
     def broadcast_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
-
-    def barrier(self) -> None:
-        return None
 
 
 class TorchCollectives(Collectives):
@@ -118,9 +111,6 @@ class TorchCollectives(Collectives):
     def broadcast_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         dist.broadcast(tensor, src=0)
         return tensor
-
-    def barrier(self) -> None:
-        dist.barrier()
 
     def _gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         out = [torch.empty_like(tensor) for _ in range(self.size)]

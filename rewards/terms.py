@@ -95,7 +95,9 @@ def load_terms(config: Mapping[str, TermConfig]) -> list[RewardTerm]:
             inspect.signature(function).bind(None, **term.params)
         except TypeError as error:
             raise RewardError(f"reward.terms.{name}.params is {dict(term.params)}: {error}") from error
-        except ValueError:  # a compiled function that does not tell its parameters: what is wrong shows when it is called
+        except (
+            ValueError
+        ):  # a compiled function that does not tell its parameters: what is wrong shows when it is called
             pass
         terms.append(RewardTerm(name, function, term.weight, dict(term.params)))
     return terms

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from tqdm import tqdm
 
 from actors.groups import GroupDied
 from actors.launch import Roles, launch_roles
-from actors.members import RoleError, last_line
+from actors.members import RoleError
 from actors.policy_batch import PolicyBatch
 from actors.reward import RewardRequest, RewardResult
+from cluster.errors import cause, last_line
 from cluster.placement import ray_session
 from configs import GrpoConfig, to_yaml
 from data_pipeline.exclusions import ExclusionGraph
@@ -38,8 +40,9 @@ from trainers.events import EventLog
 from trainers.interrupt import Interrupted, StopRequest
 from trainers.lengths import check_lengths
 from trainers.main import main
-from trainers.recovery import Account, PolicyRenewed, Recovery
+from trainers.recovery import Account, PolicyRenewed, Recovery, newest_checkpoint
 from trainers.run_folder import RunFolder, check_input_files, run_identity, with_absolute_paths
+from trainers.saving import Saving
 from trainers.session import progress_bar
 from trainers.timeline import Timeline
 from trainers.tracking import Tracker, read_metrics
@@ -82,7 +85,7 @@ def train_grpo(config: GrpoConfig) -> RunFolder:
             stack.callback(loop.scoring.shutdown, wait=False)
             loop.run_to_end()
         except RayTaskError as error:
-            raise _cause(error) from error
+            raise cause(error) from error
         except RayActorError as error:
             raise RoleError(f"a role's process died: {last_line(error)}; the last checkpoint stands") from error
     return run
@@ -104,12 +107,15 @@ class GrpoLoop:
 
     def __post_init__(self) -> None:
         self.timeline = Timeline(self.run.timeline)
+        self.saved = 0  # update of the newest checkpoint
         self.recovery = Recovery(self.roles, self.account, self.config.trainer.max_restarts)
+        self.saving = Saving(self.config.trainer.save_freq, lambda why: self.account.note("save_failed", why))
 
     def run_to_end(self) -> None:
         """All updates after the newest checkpoint, then export and plots."""
         checkpoint = self.run.latest_checkpoint()
         done: dict[str, Any] = read_checkpoint_state(checkpoint)["progress"] if checkpoint else {"step": 0}
+        self.saved = done["step"]
         tracker = Tracker(
             self.run.metrics,
             self.config.tracking,
@@ -144,11 +150,14 @@ class GrpoLoop:
             tracker.log(batch.step, {**metrics, **self.timeline.curves(), **self._pool_curves()})
             bar.update()
             bar.set_postfix(reward=f"{metrics['reward/total/mean']:.3f}", kl=f"{metrics['actor/kl_loss']:.4f}")
-            if last or stop.requested or (trainer.save_freq and batch.step % trainer.save_freq == 0):
+            stopped = stop.requested
+            if last or stopped or self.saving.due(batch.step):
                 with self.timeline.span("save"):
-                    self.roles.policy.save(self.run.checkpoints, batch.step, progress, trainer.max_ckpt_to_keep)
+                    where = (self.run.checkpoints, batch.step, progress, trainer.max_ckpt_to_keep)
+                    if self.saving.attempt(partial(self.roles.policy.save, *where), must=last or stopped):
+                        self.saved = batch.step
             self.timeline.end()
-            if stop.requested and not last:
+            if stopped and not last:
                 raise Interrupted(
                     f"stopped at update {batch.step} of {self.schedule.total}; run it again to go on: {self.run.root}"
                 )
@@ -221,7 +230,7 @@ class GrpoLoop:
     def _rewind(self, tracker: Tracker, bar: tqdm) -> dict[str, Any]:
         """Put the newest checkpoint into the policy, or nothing where there is none, and everything else back to its update."""
         progress: dict[str, Any] = {"step": 0, "collisions": 0, "identity": self.identity}
-        if checkpoint := self.run.latest_checkpoint():
+        if checkpoint := newest_checkpoint(self.run, self.saved):
             progress |= self.roles.policy.restore(checkpoint)
             logger.info("going on from %s, update %d of %d", checkpoint, progress["step"], self.schedule.total)
         progress["wandb_run_id"] = tracker.run_id
@@ -260,16 +269,6 @@ class GrpoLoop:
         keys = ["actor/pg_loss", "actor/kl_loss", "actor/entropy", "response/length_mean", "val/recall@10"]
         plot_curves(rows, keys, self.run.plots / "policy.png", "Stage II policy")
         self.timeline.plot(self.run.plots / "timeline.png")
-
-
-def _cause(error: BaseException) -> BaseException:
-    """What a role raised: Ray's own exception has a remote traceback, one inside another, where the message should be."""
-    while isinstance(error, RayTaskError):
-        cause = getattr(error, "cause", None)
-        if not isinstance(cause, BaseException):
-            break
-        error = cause
-    return error
 
 
 def rollout_seed(seed: int, step: int, record_id: str) -> int:

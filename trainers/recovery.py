@@ -8,8 +8,13 @@ from typing import Any
 from actors.groups import GroupDied
 from actors.launch import Roles
 from actors.members import RoleError
+from objectives.checkpoint import CheckpointError, checkpoint_step
 from trainers.events import EventLog
+from trainers.run_folder import RunFolder
 from trainers.tracking import read_metrics
+
+SIGHT_S = 70.0
+"""Seconds until a checkpoint that another node wrote must be seen here: an NFS client may keep its view of a folder for 60."""
 
 
 class Account:
@@ -92,3 +97,27 @@ class Recovery:
             text = f"the policy was started again after update {step}; {updates_lost} updates are made again"
             self.account.note("restart", text, group="policy", step=step, updates_lost=updates_lost, seconds=seconds)
             self._down_since = None
+
+
+def newest_checkpoint(run: RunFolder, saved: int) -> str | None:
+    """The run's newest checkpoint, which the policy's first worker wrote, maybe on another node.
+
+    Args:
+        saved: the update of the last one that it said it had written.
+
+    Raises:
+        CheckpointError: it cannot be seen from here; to go on from an older one would throw updates away.
+    """
+    deadline = time.monotonic() + SIGHT_S
+    while True:
+        checkpoint = run.latest_checkpoint()
+        step = checkpoint_step(checkpoint) if checkpoint else 0
+        if step >= saved:
+            return checkpoint
+        if time.monotonic() > deadline:
+            found = f"is of update {step}" if checkpoint else "does not exist"
+            raise CheckpointError(
+                f"the policy saved update {saved}, and the newest checkpoint that the driver sees in {run.checkpoints} {found}; "
+                "expected run.root, or run.checkpoints, on storage that all nodes share"
+            )
+        time.sleep(min(1.0, SIGHT_S))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from objectives.checkpoint import CheckpointError
+from trainers.events import EventLog
 from trainers.interrupt import StopRequest
 
 
@@ -41,8 +42,16 @@ class Session(Protocol):
         """An update is done; ``shown`` are the few numbers that go beside the progress bar."""
         ...
 
+    def newest_saved(self) -> int:
+        """The newest update whose checkpoint is known to be complete; it may have been written on another machine."""
+        ...
+
     def saved(self, step: int) -> None:
         """A checkpoint is complete."""
+        ...
+
+    def save_failed(self, step: int, why: str) -> None:
+        """A checkpoint could not be written, and training goes on."""
         ...
 
     def finished(self) -> None:
@@ -55,8 +64,9 @@ class LocalSession:
 
     curves: Mapping[str, float] = {"recovery/restarts": 0.0, "recovery/seconds_lost": 0.0}
 
-    def __init__(self, description: str):
+    def __init__(self, description: str, events: EventLog):
         self.description = description
+        self.events = events
         self._stop = StopRequest()
         self._bar: tqdm | None = None
 
@@ -79,8 +89,14 @@ class LocalSession:
         self._bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()})
         return self._command()
 
+    def newest_saved(self) -> int:
+        return 0
+
     def saved(self, step: int) -> None:
         pass
+
+    def save_failed(self, step: int, why: str) -> None:
+        self.events.add("save_failed", why, step=step)
 
     def finished(self) -> None:
         self._stop.__exit__(None, None, None)
@@ -117,8 +133,14 @@ class RemoteSession:
     def updated(self, step: int, shown: Mapping[str, float]) -> Command:
         return Command[self._call("updated", step, dict(shown)).upper()]
 
+    def newest_saved(self) -> int:
+        return self._call("newest_saved")
+
     def saved(self, step: int) -> None:
         self._call("saved", step)
+
+    def save_failed(self, step: int, why: str) -> None:
+        self._call("save_failed", step, why)
 
     def finished(self) -> None:
         self._call("finished")

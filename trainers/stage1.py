@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from typing import Any
 
 from tqdm import tqdm
@@ -24,6 +23,7 @@ from trainers.lengths import check_lengths
 from trainers.run_folder import RunFolder, check_input_files, run_identity, with_absolute_paths
 from trainers.session import Command, LocalSession, progress_bar
 from trainers.stage1_loop import Stage1Data, Stage1Loop, train_in_group
+from trainers.tracking import wandb_environment
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def train_stage1(config: Stage1Config) -> RunFolder:
         checkpoint = run.checkpoint_to_resume(identity)
         if resolve_strategy(config.parallel, "deepspeed") == "single":
             device = place(config.run.device, config.run.threads, config.run.seed)
-            with LocalSession("Stage I") as session:
+            with LocalSession("Stage I", EventLog(run.events)) as session:
                 loop = Stage1Loop(config, data, device, session, identity)
                 run.write_config(config)
                 step, command = loop.run_to_end()
@@ -85,6 +85,10 @@ def _train_on_ray(
     if config.run.device == "cuda" and not size.gpus:
         raise ConfigError(
             "run.device is 'cuda' and resources.worker_gpus is 0; expected the GPUs of one worker, such as 1"
+        )
+    if size.gpus != int(size.gpus):
+        raise ConfigError(
+            f"resources.worker_gpus is {size.gpus:g}; expected a whole number, such as 1: NCCL refuses two workers on one GPU"
         )
     if parallel.min_workers and not size.bundle:
         raise ConfigError(
@@ -132,9 +136,7 @@ def _train_on_ray(
                 saved=step,
                 restarts=events.count("restart"),
                 seconds_lost=events.total("seconds"),
-                environment={
-                    name: os.environ[name] for name in ("WANDB_API_KEY", "WANDB_BASE_URL") if name in os.environ
-                },
+                environment=wandb_environment(),
             )
         except GroupLost as error:
             events.add("lost", str(error))

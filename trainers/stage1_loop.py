@@ -7,8 +7,9 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,18 +24,22 @@ from evaluation.plots import plot_curves
 from models.backbone import Backbone
 from models.export import export_causal_lm, export_retriever
 from models.views import View
-from objectives.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from objectives.checkpoint import CheckpointError, checkpoint_step, load_checkpoint, save_checkpoint
 from objectives.engine import Engine, build_engine
 from objectives.optimizers import learning_rate
 from objectives.stage1 import Stage1Collator, stage1_backward
 from retrieval.retriever import write_fusion_weight
 from trainers.batches import BatchSchedule
 from trainers.run_folder import RunFolder
+from trainers.saving import Saving
 from trainers.session import Command, RemoteSession, Session
 from trainers.tracking import Tracker, read_metrics
 from trainers.validation import HeldOutSet, build_heldout_set, split_heldout
 
 logger = logging.getLogger(__name__)
+
+CACHE_S = 90.0
+"""NFS keeps what it knows of a folder for up to a minute (``acdirmax``)."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ def train_in_group(settings: dict[str, Any]) -> dict[str, Any]:
     config: Stage1Config = settings["config"]
     run = RunFolder.of(config.run)
     session = RemoteSession(settings["monitor"]) if dist.get_rank() == 0 else None
-    if session is not None and not (run.root / "config.yaml").is_file():
+    if session is not None and not wait_until((run.root / "config.yaml").is_file):
         raise CheckpointError(f"{run.root} is not what the driver sees there; run.root must lie on shared storage")
     device = place(config.run.device, config.run.threads, config.run.seed)
     if device == "cuda":
@@ -95,11 +100,12 @@ class Stage1Loop:
         )
         self.validation = build_heldout_set(data.heldout, data.training, config.validation)
         self.progress: dict[str, Any] = {"step": 0, "wandb_run_id": "", "collisions": 0, "identity": identity}
+        self.saving = Saving(config.trainer.save_freq, self._save_failed)
 
     def run_to_end(self) -> tuple[int, Command]:
         """Train; returns the last update made, and the command that ended the loop before its time, or ``GO``."""
         ranks, total = self.engine.collectives, self.data.schedule.total
-        checkpoint = ranks.broadcast(self.run.latest_checkpoint())
+        checkpoint = ranks.broadcast(self._latest_checkpoint() if self.session else None)
         if checkpoint is not None:
             self.progress |= load_checkpoint(checkpoint, self.engine)
             logger.info("resuming %s at update %d of %d", checkpoint, self.progress["step"], total)
@@ -122,8 +128,8 @@ class Stage1Loop:
                     tracker.log(batch.step, metrics)
                 shown = {"loss": metrics["loss/total"], "acc": metrics.get("train/accuracy_raw", float("nan"))}
                 command = self._agree(session.updated(batch.step, shown) if session else Command.GO)
-                if last or command >= Command.SAVE or _due(batch.step, self.config.trainer.save_freq, last):
-                    self._save()
+                if last or command >= Command.SAVE or self.saving.due(batch.step):
+                    self._save(must=last or command >= Command.LEAVE)
         if session is not None:
             session.finished()
         self._finish()
@@ -145,11 +151,28 @@ class Stage1Loop:
     def _agree(self, command: Command) -> Command:
         return Command(self.engine.collectives.max_int(int(command)))
 
-    def _save(self) -> None:
+    def _save(self, must: bool) -> None:
         step, keep = self.progress["step"], self.config.trainer.max_ckpt_to_keep
-        save_checkpoint(self.run.checkpoints, step, self.engine, self.progress, keep)
-        if self.session is not None:
+        save = partial(save_checkpoint, self.run.checkpoints, step, self.engine, self.progress, keep)
+        saved = self.saving.attempt(save, must=must)
+        if saved and self.session is not None:
             self.session.saved(step)
+
+    def _save_failed(self, why: str) -> None:
+        if self.session is not None:
+            self.session.save_failed(self.progress["step"], why)
+
+    def _latest_checkpoint(self) -> str | None:
+        """The newest checkpoint; one that another node has written may be hidden for a while by a network file system's cache."""
+        assert self.session is not None
+        newest = self.session.newest_saved()
+
+        def seen() -> bool:
+            found = self.run.latest_checkpoint()
+            return newest == 0 or (found is not None and checkpoint_step(found) >= newest)
+
+        wait_until(seen)
+        return self.run.latest_checkpoint()
 
     def _open_tracker(self) -> Tracker:
         tracker = Tracker(
@@ -184,6 +207,14 @@ class Stage1Loop:
         if self.session is not None:
             keys = ["loss/total", "loss/raw", "loss/cot", "loss/kl", "loss/lm"]
             plot_curves(read_metrics(run.metrics), keys, run.plots / "losses.png", "Stage I")
+
+
+def wait_until(seen: Callable[[], bool]) -> bool:
+    """Look for a file until it is seen, for as long as network file systems keep what they have cached."""
+    deadline = time.monotonic() + CACHE_S
+    while not (found := seen()) and time.monotonic() < deadline:
+        time.sleep(1.0)
+    return found
 
 
 def _due(step: int, every: int, last: bool) -> bool:

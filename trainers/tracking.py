@@ -95,6 +95,12 @@ class Tracker:
             self._run = None
 
 
+def wandb_environment() -> dict[str, str]:
+    """W&B's settings in this process's environment, for a process of the same run on another machine."""
+    # WANDB_SERVICE is the address of this machine's own W&B process
+    return {name: value for name, value in os.environ.items() if name.startswith("WANDB_") and name != "WANDB_SERVICE"}
+
+
 def keep_rows_until(file: Path, step: int) -> None:
     """Drop the rows of a file of steps that come after ``step``; leaves an empty file where there was none."""
     kept = [row for row in read_metrics(file) if row["step"] <= step]

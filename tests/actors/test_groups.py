@@ -67,6 +67,10 @@ def alone(config: GrpoConfig) -> Policy:
     return Policy(config.model, actor, temperature=0.8, threads=0, device="cpu", seed=0)
 
 
+def weights_of(policy: Policy) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy().copy() for name, tensor in policy.engine.full_parameters()}
+
+
 def pushed(group: PolicyGroup) -> tuple[int, dict[str, np.ndarray]]:
     update = group.publish_weights("float32")
     return update.version, {name: tensor.numpy().copy() for name, tensor in update.parameters()}
@@ -87,7 +91,7 @@ def test_a_group_does_what_one_process_does(
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
     version, weights = pushed(policy)
     assert version == policy.version() == 1
-    for name, value in own.weights()[1].items():
+    for name, value in weights_of(own).items():
         np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-5, err_msg=name)
 
     np.testing.assert_allclose(policy.encode(VIEWS, 64), own.encode(VIEWS, 64), rtol=0, atol=1e-5)
@@ -99,7 +103,7 @@ def test_a_group_does_what_one_process_does(
     resumed = alone(config)
     resumed.restore(folder)
     assert version == resumed.version == 1
-    for name, value in resumed.weights()[1].items():
+    for name, value in weights_of(resumed).items():
         np.testing.assert_array_equal(weights[name], value, err_msg=name)
 
     policy.export(str(tmp_path / "export"), str(tmp_path / "export" / "causal_lm"), 64)
@@ -200,6 +204,27 @@ def test_a_model_that_cannot_be_loaded_is_named_by_the_error_of_its_worker(
     group.stop()  # a second time changes nothing
 
 
+def test_workers_on_gpus_join_on_verls_device_and_wait_for_rank_0_as_long_as_it_saves(
+    monkeypatch: pytest.MonkeyPatch, config: GrpoConfig
+) -> None:
+    from actors import group_workers
+
+    joined: list[dict[str, Any]] = []
+    chosen: list[int] = []
+    monkeypatch.setattr(group_workers, "place", lambda *_: "cuda")
+    monkeypatch.setattr(group_workers.GroupWorker, "_refuse_shared_gpu", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(group_workers.dist, "init_process_group", lambda backend, **keys: joined.append(keys))
+    for variable in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(variable, "")
+    worker: Any = object.__new__(group_workers.GroupWorker)
+    worker.config, worker._store, worker._rank, worker._world_size = config, object(), 0, 2
+    worker.join(("localhost", 1), config.actor.parallel)
+    assert chosen == []  # RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES: all GPUs are seen, and verl has chosen one
+    (keys,) = joined
+    assert keys["timeout"].total_seconds() >= 3600
+
+
 # -- failures of some of the workers ------------------------------------------------------------------------------------
 
 
@@ -245,17 +270,32 @@ def test_a_broken_connection_is_a_death_of_those_who_do_not_answer(
     assert caught.value.workers == (1,)
 
 
+def pickled(error: Exception) -> str:
+    return f"__import__('pickle').loads({pickle.dumps(error)!r})"
+
+
+def test_a_failed_gpu_is_a_death_of_its_worker_whatever_the_others_say(
+    waiting: WorkerGroup, never: Any, tmp_path: Path
+) -> None:
+    ecc = pickled(torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"))
+    lost = "RuntimeError('gloo: Connection closed by peer')"
+    (tmp_path / "0").mkdir()
+    with pytest.raises(GroupDied, match="lost worker 1 of 2: its GPU failed: CUDA error: uncorrectable ECC") as caught:
+        waiting.wait([failing(tmp_path / "0", lost), failing(tmp_path, ecc), never])
+    assert caught.value.workers == (1,)
+
+
 @pytest.mark.parametrize(
     "error",
     [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError("shapes cannot be multiplied"),
         WeightTransferError("a receiver was lost: gloo: Connection closed by peer"),
     ],
 )
 def test_an_error_of_ones_own_is_no_death(waiting: WorkerGroup, tmp_path: Path, error: Exception) -> None:
-    pickled = pickle.dumps(error)
     with pytest.raises(type(error), match=str(error)):
-        waiting.wait([failing(tmp_path, f"__import__('pickle').loads({pickled!r})")])
+        waiting.wait([failing(tmp_path, pickled(error))])
 
 
 def test_a_dead_group_keeps_its_name_when_it_is_pickled() -> None:

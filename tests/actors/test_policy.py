@@ -276,18 +276,6 @@ def test_the_sft_loss_is_off_by_default(make_policy, make_batch):
 # -- what others ask of it ----------------------------------------------------------------------------------------------
 
 
-def test_pushed_weights_are_copies_with_the_number_of_updates_made(make_policy, make_batch):
-    policy = make_policy()
-    version, pushed = policy.weights()
-    name, array = next(iter(pushed.items()))
-    kept = array.copy()
-    policy.update(make_batch(policy))
-    assert (version, policy.weights()[0]) == (0, 1)
-    assert array.dtype == np.float32
-    np.testing.assert_array_equal(array, kept)
-    assert not np.array_equal(policy.weights()[1][name], kept)
-
-
 def test_a_restored_policy_goes_on_as_the_unbroken_one(make_policy, make_batch, tmp_path: Path):
     policy = make_policy()
     batch = make_batch(policy)

@@ -38,7 +38,8 @@ def work(rank, size, folder):
         state = {
             n: {k: v.numpy().copy() for k, v in s.items() if k != "step"} for n, s in policy.engine.full_optimizer_state()
         }
-        out[name] = metrics, policy.weights(), state
+        weights = {n: tensor.numpy().copy() for n, tensor in policy.engine.full_parameters()}
+        out[name] = metrics, (policy.version, weights), state
         reference = Reference(model, temperature=0.8, token_budget=30, threads=1, device="cpu", parallel=config.parallel)
         scores = reference.log_probs(*sequences_of(sequences[rank]))[0]
         out[(*name, "reference")] = scores_proto(scores, sequences[rank], 0.5 + rank)
@@ -111,7 +112,8 @@ def alone(model_config: ModelConfig, make_batch: Callable[..., PolicyBatch]) -> 
             name: {key: np.asarray(value) for key, value in values.items() if key != "step"}
             for name, values in policy.engine.full_optimizer_state()
         }
-        outcomes[case] = metrics, policy.weights(), state
+        weights = {name: tensor.numpy().copy() for name, tensor in policy.engine.full_parameters()}
+        outcomes[case] = metrics, (policy.version, weights), state
     reference = Reference(model_config, temperature=0.8, token_budget=30, threads=0, device="cpu")
     batch = batches["plain"][0]
     return Alone(batches, outcomes, reference.log_probs(batch.prompts, batch.responses)[0])

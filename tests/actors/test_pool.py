@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import ray
+import torch
+from ray.exceptions import ActorDiedError
 
 import actors.members
 import actors.pool
@@ -50,6 +52,9 @@ class Room:
         self.places.pop(number, None)
 
 
+ECC = "CUDA error: uncorrectable ECC error encountered"
+
+
 def worker_class(folder: Path) -> Any:
     """An actor that writes down what it does; a class of a function, because workers cannot import this file."""
 
@@ -59,8 +64,10 @@ def worker_class(folder: Path) -> Any:
             self.taken = 0
             if behaviour == "raises":
                 raise ValueError("no such model: tiny")
-            if behaviour == "dies":
+            if behaviour == "dies" or behaviour == f"{number} dies":
                 os._exit(1)
+            if behaviour == "fails once" and self.first("started"):
+                raise torch.AcceleratorError(ECC)
 
         def ready(self) -> int:
             return os.getpid()
@@ -75,6 +82,25 @@ def worker_class(folder: Path) -> Any:
                 os._exit(1)
             time.sleep(seconds)
             return value * value, self.number, self.taken
+
+        def first(self, what: str) -> bool:
+            try:
+                (folder / what).touch(exist_ok=False)
+            except FileExistsError:
+                return False
+            return True
+
+        def break_once(self, value: int, memory: bool) -> int:
+            if self.first("broken"):
+                raise torch.OutOfMemoryError("CUDA out of memory") if memory else torch.AcceleratorError(ECC)
+            return value
+
+        def break_always(self) -> None:
+            raise torch.AcceleratorError(ECC)
+
+        def take_or_break(self) -> None:
+            if self.first("welcomed"):
+                raise torch.AcceleratorError(ECC)
 
         def hang_once(self, value: int) -> int:
             try:
@@ -214,6 +240,52 @@ def test_what_a_method_raises_is_no_loss(make_pool):
     assert pool.map("square", [(3, 0.0)])[0][0] == 9
 
 
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_failed_gpu_costs_its_member_and_its_piece_goes_to_another(make_pool, memory: bool):
+    pool = make_pool(2, 2, Room(2))
+    pool.wait_ready()
+    assert pool.map("break_once", [(value, memory) for value in range(3)]) == [0, 1, 2]
+    assert events(pool)["died"] == events(pool)["redispatched"] == 1
+    assert "its GPU failed: CUDA" in next(values["detail"] for event, values in pool.told if event == "died")
+
+
+def test_a_piece_that_breaks_every_gpu_ends_the_run(make_pool):
+    pool = make_pool(1, 1, Room(1))
+    pool.wait_ready()
+    with pytest.raises(
+        RoleError, match=r"3 members .* the last one because: its GPU failed: CUDA error: uncorrectable"
+    ):
+        pool.map("break_always", [()])
+
+
+def test_a_gpu_that_fails_in_a_call_to_all_costs_its_member_alone(make_pool):
+    pool = make_pool(2, 2, Room(2))
+    pool.wait_ready()
+    pool.call_all("take_or_break")
+    assert pool.size() == 1
+    assert events(pool) == {"joined": 2, "died": 1}
+
+
+def test_a_gpu_that_fails_at_the_start_or_the_welcome_is_tried_again(make_pool):
+    pool = make_pool(1, 1, Room(1), "fails once", welcome=lambda worker: worker.take_or_break.remote())
+    pool.wait_ready()
+    assert events(pool) == {"died": 2, "joined": 1}
+
+
+def test_a_member_that_is_lost_as_it_is_welcomed_is_replaced(make_pool):
+    lost: list[int] = []
+
+    def welcome(worker: Any) -> Any:
+        if not lost:
+            lost.append(1)
+            raise ActorDiedError
+        return worker.take.remote(7)
+
+    pool = make_pool(1, 1, Room(1), welcome=welcome)
+    pool.wait_ready()
+    assert events(pool) == {"died": 1, "joined": 1}
+
+
 def test_a_piece_that_kills_whoever_takes_it_ends_the_run(make_pool, tmp_path: Path):
     pool = make_pool(2, 1, Room(2))
     pool.wait_ready()
@@ -255,6 +327,30 @@ def test_a_process_that_dies_as_it_starts_is_tried_three_times(make_pool):
     with pytest.raises(RoleError, match=r"the rollout-0\.3 role did not start"):
         pool.wait_ready()
     assert events(pool) == {"died": 3}
+
+
+def test_a_place_where_nothing_starts_is_paused_while_there_are_members_enough(
+    make_pool, monkeypatch: pytest.MonkeyPatch
+):
+    pool = make_pool(2, 1, Room(2), "1 dies")
+    pool.wait_ready()
+
+    def tend_for(seconds: float) -> int:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and events(pool)["died"] < 4:
+            pool.tend()
+            time.sleep(0.05)
+        return events(pool)["died"]
+
+    deadline = time.monotonic() + 60
+    while events(pool)["died"] < 3 and time.monotonic() < deadline:
+        pool.tend()
+        time.sleep(0.05)
+    assert set(pool.handles()) == {"rollout-0"}
+    assert tend_for(3) == 3  # a start takes half a second
+    pool._not_before[1] = 0.0  # three minutes later
+    assert tend_for(60) == 4
+    assert pool._not_before[1] - time.monotonic() > 3 * actors.members.PAUSE_S
 
 
 def test_members_beyond_the_least_give_way_and_come_back(make_pool):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.reward import RewardRequest, RewardScorer
+from actors.reward import EmbeddedScorer, RequestEmbedder, RewardRequest, RewardResult
 from configs.schema import RewardConfig, TermConfig
 from models.views import View, document_view, privileged_view, raw_view
 from rewards import RewardError
@@ -51,9 +51,20 @@ def request(**changes: Any) -> RewardRequest:
     return RewardRequest(**{**attributes, **changes})
 
 
-def scorer(retriever: FakeRetriever, exclusions: dict | None = None, **keys: Any) -> RewardScorer:
-    config = RewardConfig(**{"terms": PAPER_TERMS, **keys})
-    return RewardScorer(config, retriever, max_query_length=77, document_max_length=55, exclusions=exclusions)
+class Scorer:
+    """The two halves of the reward in one process: the driver's embedder, the actor's scorer."""
+
+    def __init__(self, config: RewardConfig, retriever: FakeRetriever, exclusions: dict | None):
+        self.embedder = RequestEmbedder(retriever, max_query_length=77, document_max_length=55)
+        self.scorer = EmbeddedScorer(config, exclusions)
+        self.ready = self.scorer.ready
+
+    def score(self, asked: RewardRequest) -> RewardResult:
+        return self.scorer.score_embedded(asked, self.embedder.embed(asked))
+
+
+def scorer(retriever: FakeRetriever, exclusions: dict | None = None, **keys: Any) -> Scorer:
+    return Scorer(RewardConfig(**{"terms": PAPER_TERMS, **keys}), retriever, exclusions)
 
 
 def by_hand(retriever: FakeRetriever, asked: RewardRequest, negatives: list[set[str]]):
@@ -161,9 +172,8 @@ def test_equal_rationales_of_a_request_get_equal_rewards():
 
 def test_a_custom_terms_bad_value_names_term_and_query(monkeypatch: pytest.MonkeyPatch):
     scoring = scorer(FakeRetriever())
-    monkeypatch.setattr(
-        scoring, "terms", [*scoring.terms, type(scoring.terms[0])("mine", lambda batch: [math.nan] * 5)]
-    )
+    terms = scoring.scorer.terms
+    monkeypatch.setattr(scoring.scorer, "terms", [*terms, type(terms[0])("mine", lambda batch: [math.nan] * 5)])
     with pytest.raises(RewardError, match="'mine' gave nan for rollout 0 of query 'q-one'"):
         scoring.score(request())
 

@@ -40,13 +40,17 @@ def test_a_given_capacity_stays() -> None:
 
 
 class StrawModel:
-    """Takes one parameter."""
+    """Takes one parameter, or raises what it is told to."""
+
+    fails: Exception | None = None
 
     def __init__(self, calls: list[str]):
         self.calls = calls
 
     def load_weights(self, weights: Any) -> set[str]:
         self.calls.append("load")
+        if self.fails is not None:
+            raise self.fails
         return {name for name, _ in weights}
 
     def named_parameters(self) -> dict[str, None]:
@@ -136,6 +140,47 @@ def test_log_probs_are_vllms_raw_ones_unless_those_of_the_samples_are_asked_for(
 ) -> None:
     engine(params=params)
     assert StrawLLM.options["logprobs_mode"] == mode
+
+
+def test_a_folder_with_a_pooling_modules_json_is_still_one_that_writes(straw_vllm: SimpleNamespace) -> None:
+    engine()
+    assert StrawLLM.options["runner"] == "generate"
+
+
+def test_an_engine_alone_on_its_gpu_lets_vllm_find_out_its_room(straw_vllm: SimpleNamespace) -> None:
+    engine()
+    assert StrawLLM.options["kv_cache_memory_bytes"] is None
+
+
+def test_an_engine_on_a_shared_gpu_gets_a_fixed_room_for_keys_and_values(
+    straw_vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 80 * 10**9))  # what is free does not count
+    config = RolloutConfig(gpu_memory_utilization=0.3)
+    VllmEngine(ModelConfig(path="m"), config, SamplingParams(), beside_cache=9e9)
+    assert StrawLLM.options["kv_cache_memory_bytes"] == 15 * 10**9
+    with pytest.raises(ValueError, match=r"rollout\.gpu_memory_utilization is 0\.3 of 80 GB.*need 24\.0 GB.*raise it"):
+        VllmEngine(ModelConfig(path="m"), config, SamplingParams(), beside_cache=24e9)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"),
+    ],
+)
+def test_a_gpu_that_fails_in_a_push_is_no_weight_that_does_not_fit(
+    straw_vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    straw = engine()
+    monkeypatch.setattr(StrawModel, "fails", error)
+    with pytest.raises(type(error), match=str(error)):
+        straw.load_weights(1, [("w", torch.zeros(1))])
+    assert straw.version == -1
+    monkeypatch.setattr(StrawModel, "fails", RuntimeError("size mismatch"))
+    with pytest.raises(ValueError, match="does not fit the model that vLLM loaded"):
+        straw.load_weights(1, [("w", torch.zeros(1))])
 
 
 def test_weights_travel_in_what_vllm_holds(straw_vllm: SimpleNamespace) -> None:

@@ -5,7 +5,9 @@ The policy worker and the rollout workers are Ray actors in processes of their o
 
 from __future__ import annotations
 
+import inspect
 import os
+import runpy
 import signal
 import threading
 import time
@@ -18,7 +20,7 @@ import pytest
 import torch
 
 from actors.rollout import RolloutWorker
-from actors.weight_sync import Push, WeightPublisher, WeightSync, WeightUpdate
+from actors.weight_sync import Push, WeightPublisher, WeightSync, WeightUpdate, _answers
 from configs.schema import ModelConfig, RolloutConfig
 from models.backbone import Backbone
 from models.generation import SamplingParams
@@ -256,3 +258,44 @@ def test_after_a_restart_of_the_policy_pushes_go_on(source: Source, workers: dic
     for worker in workers.values():
         assert_holds(worker, restarted.version, source, 4.5)
     ray.kill(restarted.worker)
+
+
+# -- workers that do not answer -----------------------------------------------------------------------------------------
+
+
+def answer(tmp_path: Path, code: str) -> Any:
+    """A worker's answer to a call: what the code does."""
+    import ray
+
+    script = tmp_path / f"{abs(hash(code))}.py"
+    script.write_text(code)
+    return ray.remote(num_cpus=0, max_retries=0)(runpy.run_path).remote(str(script))
+
+
+def test_workers_that_are_silent_or_whose_gpu_failed_are_lost_and_the_others_count(
+    ray_cluster: None, tmp_path: Path
+) -> None:
+    import ray
+
+    never = ray.remote(num_cpus=0, resources={"never": 1})(runpy.run_path).remote("")
+    calls = {
+        "good": ray.put(0.5),
+        "silent": never,
+        "broken": answer(tmp_path, "import torch\nraise torch.AcceleratorError('CUDA error: uncorrectable ECC')"),
+        "full": answer(tmp_path, "import torch\nraise torch.OutOfMemoryError('CUDA out of memory')"),
+    }
+    ray.wait([calls["broken"], calls["full"]], num_returns=2)
+    alive = dict.fromkeys(calls)
+    assert _answers(alive, calls, timeout_s=1.0) == {"good": 0.5}
+    assert set(alive) == {"good"}
+    ray.cancel(never)
+
+
+def test_a_workers_own_mistake_is_raised(ray_cluster: None, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        _answers({"a": None}, {"a": answer(tmp_path, "raise ValueError('does not fit')")})
+
+
+def test_no_call_to_a_worker_is_waited_for_without_limit() -> None:
+    limit = inspect.signature(_answers).parameters["timeout_s"].default
+    assert 600 <= limit <= 7200

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from ray.exceptions import ActorDiedError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
-from cluster.controller import describe, find_mistake
+from cluster import controller
+from cluster.controller import GroupCallback, describe, find_mistake
 from configs.errors import EXPECTED_ERRORS
 
 DIED = WorkerHealthCheckFailedError("A worker health check failed.\nWorker info: ...", failure=ActorDiedError())
@@ -67,3 +71,25 @@ def test_the_first_process_that_names_a_mistake_is_heard():
 )
 def test_a_loss_is_one_line(errors: dict[int, Exception], line: str):
     assert describe(errors) == line
+
+
+@pytest.mark.parametrize(
+    ("saved_at", "hangs_at", "given_up_at"),
+    [(1200, 1e6, 1200), (1e6, 1e6, 1800), (1e6, 400, 400)],
+    ids=["a slow save", "a save without end", "a group that hangs"],
+)
+def test_a_resize_waits_for_a_slow_save_but_not_for_a_group_that_hangs(monkeypatch, saved_at, hangs_at, given_up_at):
+    now, ended = [0.0], []
+
+    def answer(method: str, *arguments: Any) -> Any:
+        if method == "ended":
+            ended.append(now[0])
+        return {"wish": True, "wish_pending": now[0] < saved_at, "hangs": now[0] >= hangs_at}.get(method)
+
+    methods = ("wish", "wish_pending", "hangs", "ended")
+    monitor = SimpleNamespace(**{m: SimpleNamespace(remote=lambda *a, m=m: answer(m, *a)) for m in methods})
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + 10))
+    monkeypatch.setattr(controller, "time", clock)
+    monkeypatch.setattr(controller, "ray", SimpleNamespace(get=lambda value: value))
+    GroupCallback(monitor, (), 3)._save_and_leave(4)
+    assert ended == [given_up_at]

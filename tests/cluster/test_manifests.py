@@ -20,6 +20,7 @@ FOLDER = REPOSITORY / "cluster" / "manifests"
 AUTOSCALER = sorted(FOLDER.glob("ray-autoscaler-*.yaml"))
 KUBERAY = sorted(FOLDER.glob("kuberay-ray*.yaml"))
 IMAGE = "skillreason-cluster:0.1.0"
+INTERFACES = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
 
 # Field names of ray.io/v1 in KubeRay 1.7 (config/crd/bases), and of the Kubernetes objects in its pod templates, as far as these
 # files may use them. A dictionary lists the fields below, a list is an array of such, None is a value or a free mapping.
@@ -202,8 +203,17 @@ def test_tokens_and_keys_come_from_secrets_alone(path: Path):
     assert cluster_spec(manifest)["authOptions"] == {"mode": "token", "secretName": "skillreason-ray-token"}
     for pod in pods(manifest).values():
         for variable in pod["containers"][0]["env"]:
-            assert "value" not in variable
-            assert variable["valueFrom"]["secretKeyRef"]["name"] == "skillreason-keys"
+            if variable["name"] not in INTERFACES:
+                assert "value" not in variable
+                assert variable["valueFrom"]["secretKeyRef"]["name"] == "skillreason-keys"
+
+
+def test_nodes_that_train_together_are_told_the_interface_between_them():
+    for path in FOLDER.glob("kuberay-ray*-nx8.yaml"):
+        for pod in pods(load(path)).values():
+            assert {variable["name"] for variable in pod["containers"][0]["env"]} >= INTERFACES
+    options = load(FOLDER / "ray-autoscaler-nx8.yaml")["docker"]["worker_run_options"]
+    assert {option.removeprefix("--env ").partition("=")[0] for option in options} == INTERFACES
 
 
 @pytest.mark.parametrize("path", KUBERAY, ids=lambda p: p.stem)

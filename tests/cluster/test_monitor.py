@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from cluster.monitor import Monitor
@@ -109,3 +111,39 @@ def test_stop_goes_before_every_wish_and_reaches_the_next_group_too(monitor: Mon
     monitor.saved(13)
     monitor.ended("resize", "the cluster has room for 1 workers")
     assert monitor.started(13, 100, GROUP[:1])["command"] == "stop"
+
+
+def test_a_checkpoint_that_failed_is_an_event(monitor: Monitor):
+    monitor.save_failed(12, "503")
+    (event,) = monitor.look().events
+    assert event == {"event": "save_failed", "detail": "503", "step": 12}
+    assert monitor.newest_saved() == 10
+
+
+def test_a_group_hangs_once_it_is_silent_for_three_times_its_longest_update_but_not_while_it_saves(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("cluster.monitor.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    monitor = Monitor(restarts=0, seconds_lost=0.0, saved=0)
+    monitor.started(0, 100, GROUP)
+    for step, seconds in ((1, 20), (2, 200), (3, 20)):
+        now[0] += seconds
+        monitor.updated(step, {})
+    monitor.wish("leave")
+    now[0] += 599
+    assert not monitor.hangs()
+    now[0] += 2
+    assert monitor.hangs()
+    assert monitor.updated(4, {}) == "leave"
+    now[0] += 2000
+    assert not monitor.hangs()
+
+
+def test_a_group_of_short_updates_is_given_five_minutes(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("cluster.monitor.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    monitor = Monitor(restarts=0, seconds_lost=0.0, saved=0)
+    monitor.started(0, 100, GROUP)
+    now[0] += 299
+    assert not monitor.hangs()
+    now[0] += 2
+    assert monitor.hangs()

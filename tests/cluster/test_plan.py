@@ -102,6 +102,25 @@ def test_colocated_roles_that_fit_one_by_one_but_not_together_are_named_with_the
     assert problems[0].startswith("node 1 GPU 0: policy-0, reference-0, rollout-0, retriever-0 together need 1")
 
 
+def test_colocated_roles_that_sleep_take_turns_with_the_memory():
+    keys = ["resources.colocate=true", "actor.parallel.workers=1", "rollout.workers=1"]
+    plan = make_plan(grpo(*keys, "rollout.sleep=true", "rollout.gpu_memory_utilization=0.5"), GPU)
+    memory = {role.name: role.memory for role in plan.roles}
+    (gpu,) = [gpu for gpu in plan.gpus if gpu.processes]
+    frozen = memory["reference"].at_rest + memory["retriever"].at_rest
+    asleep = 2e9 + 1.5e9  # a process's context and vLLM's graphs
+    updating = memory["policy"].peak + frozen + asleep
+    sampling = memory["rollout"].peak + frozen + memory["policy"].at_rest
+    scoring = memory["reference"].peak + memory["retriever"].peak + memory["policy"].at_rest + asleep
+    assert gpu.peak == pytest.approx(max(updating, sampling, scoring))
+    assert gpu.peak < sum(gpu.processes.values()) - 10e9
+
+
+def test_an_engine_without_a_gpu_beside_roles_with_one_is_that_of_the_cpu():
+    roles = {role.name: role for role in make_plan(grpo("resources.rollout_gpus=0", "rollout.name=auto"), GPU).roles}
+    assert roles["rollout"].strategy == "transformers"
+
+
 def test_roles_without_a_gpu_are_said_to_be_on_the_cpu():
     plan = make_plan(load_config(GrpoConfig, "grpo_tiny", ["model.path=runs/x-0.6b", "data.train_file=x"]), GPU)
     assert plan.gpus == []

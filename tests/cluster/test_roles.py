@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.roles import Bundle, NodeRoom, PlacementPlan, plan_placement, shortfall
+from cluster.roles import Bundle, NodeRoom, PlacementPlan, plan_placement, role_device, shortfall
 from configs import ConfigError, GrpoConfig, load_config
 
 REQUIRED = ["run.name=r", "model.path=m", "data.train_file=t", "reward.terms.margin.weight=1"]
@@ -94,3 +94,23 @@ def test_the_shares_of_a_gpu_never_add_up_to_more_than_it():
 def test_what_cannot_be_reserved_is_refused_by_key(keys: list[str], message: str):
     with pytest.raises(ConfigError, match=message):
         plan(*keys)
+
+
+def test_a_role_without_a_gpu_stays_off_those_that_others_reserve():
+    some = plan("resources.policy_gpus=1", "resources.retriever_gpus=0.5")
+    devices = {role.role: role_device("auto", some, role.role) for role in some.roles}
+    assert devices == {"policy": "auto", "reference": "cpu", "rollout": "cpu", "retriever": "auto"}
+    assert role_device("cuda", some, "rollout") == "cpu"
+
+
+@pytest.mark.parametrize("keys", [[], ["resources.policy_gpus=1", "resources.colocate=true"]])
+def test_where_none_or_all_share_a_gpu_every_role_computes_where_the_run_says(keys: list[str]):
+    roles = plan(*keys)
+    assert {role_device("auto", roles, role.role) for role in roles.roles} == {"auto"}
+
+
+def test_vllm_without_a_gpu_beside_roles_with_one_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"rollout\.name is 'vllm' and resources\.rollout_gpus is 0.*rollout\.name=hf"
+    ):
+        plan("rollout.name=vllm", "resources.policy_gpus=1")

@@ -46,6 +46,22 @@ def test_a_tied_head_is_one_parameter_with_the_embeddings(tiny_folder: Path):
     assert "lm_head.weight" not in backbone.state()
 
 
+def test_weights_go_straight_to_their_device(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    import transformers
+
+    asked: list[Any] = []
+    load = transformers.AutoModelForCausalLM.from_pretrained
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        asked.append(options.get("device_map"))
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", watched)
+    backbone = Backbone.load(tiny_folder, device="cpu")
+    assert asked == [{"": "cpu"}]
+    assert not any(hasattr(module, "_hf_hook") for module in backbone.modules())  # accelerate moves nothing at run time
+
+
 def test_an_untied_head_is_loaded_from_its_own_weights(model_folder):
     from safetensors.torch import load_file
 

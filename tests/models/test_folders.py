@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,54 @@ def test_an_existing_folder_is_replaced_whole(tmp_path: Path):
         (scratch / "new").write_text("new")
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_folder_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_old_one_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+):
+    if replaced:
+        (tmp_path / "out").mkdir()
+    done: list[tuple[str, str]] = []
+    fsync, replace, rmtree = os.fsync, os.replace, shutil.rmtree
+
+    def synced(descriptor: int) -> None:
+        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        fsync(descriptor)
+
+    def replacing(source: Path, target: Path) -> None:
+        done.append(("name", Path(target).name))
+        replace(source, target)
+
+    def removing(path: Path, **options: Any) -> None:
+        done.append(("delete", "old"))
+        rmtree(path, **options)
+
+    monkeypatch.setattr("models.folders.os.fsync", synced)
+    monkeypatch.setattr("models.folders.os.replace", replacing)
+    monkeypatch.setattr("models.folders.shutil.rmtree", removing)
+    with atomic_folder(tmp_path / "out") as scratch:
+        (scratch / "file").write_text("x")
+        (scratch / "sub").mkdir()
+        (scratch / "sub" / "deep").write_text("x")
+    named = done.index(("name", "out"))
+    assert {name for what, name in done[:named] if what == "sync"} == {scratch.name, "file", "sub", "deep"}
+    assert done[named + 1] == ("sync", tmp_path.name)
+    assert ("delete", "old") not in done[: named + 2]
+
+
+def test_a_file_that_the_disk_does_not_take_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").write_text("old")
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError("quota exceeded")
+
+    monkeypatch.setattr("models.folders.os.fsync", full_disk)
+    with pytest.raises(OSError, match="quota exceeded"), atomic_folder(tmp_path / "out") as scratch:
+        (scratch / "new").write_text("new")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["old"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 def write_then_fail(target: Path) -> None:

@@ -22,6 +22,7 @@ from models.tiny import TinyConfig, create_tiny
 from objectives import checkpoint
 from objectives.checkpoint import (
     CheckpointError,
+    CheckpointWriteError,
     list_checkpoints,
     load_checkpoint,
     read_checkpoint_state,
@@ -125,6 +126,19 @@ def test_a_truncated_file_is_refused_by_name(saved: str, tmp_path: Path, name: s
         read_checkpoint_state(folder)
 
 
+def test_beside_a_truncated_one_the_newest_older_whole_checkpoint_is_named(saved: str, tmp_path: Path):
+    for step in (3, 5, 7, 9):
+        shutil.copytree(saved, tmp_path / f"step_{step:06d}")
+    for step in (5, 7):
+        (tmp_path / f"step_{step:06d}" / "rng.pt").unlink()
+    newest = tmp_path / "step_000007"
+    with pytest.raises(CheckpointError, match=rf"rng\.pt: missing.* Delete {newest} to go on from .*step_000003$"):
+        read_checkpoint_state(newest)
+    shutil.rmtree(tmp_path / "step_000003")
+    with pytest.raises(CheckpointError, match=r"rng\.pt: missing; the checkpoint is incomplete$"):
+        read_checkpoint_state(newest)
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "rng.pt"])
 def test_a_missing_file_is_refused_by_name(saved: str, tmp_path: Path, name: str):
     folder = shutil.copytree(saved, tmp_path / "step_000007")
@@ -194,9 +208,21 @@ def test_nothing_half_written_stays_when_saving_raises(tiny_folder: Path, tmp_pa
         raise OSError("No space left on device")
 
     monkeypatch.setattr(checkpoint.torch, "save", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(CheckpointWriteError, match=r"step_000002 could not be written: .*No space left"):
         save_checkpoint(tmp_path, 2, engine, {}, keep=1)
     assert [p.name for p in tmp_path.iterdir()] == ["step_000001"]
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(tiny_folder: Path, tmp_path: Path, monkeypatch, caplog):
+    def forbidden(folder: str, marker: str) -> None:
+        raise PermissionError(f"{folder}: operation not permitted")
+
+    engine = fresh(tiny_folder)
+    save_checkpoint(tmp_path, 1, engine, {})
+    monkeypatch.setattr(checkpoint, "remove_folder", forbidden)
+    save_checkpoint(tmp_path, 2, engine, {}, keep=1)
+    assert [Path(p).name for p in list_checkpoints(tmp_path)] == ["step_000001", "step_000002"]
+    assert "step_000001: operation not permitted" in caplog.text
 
 
 def test_saving_the_same_step_again_replaces_it(tiny_folder: Path, tmp_path: Path):
@@ -289,6 +315,23 @@ def test_a_truncated_or_missing_file_at_a_url_is_refused_by_name(tiny_folder: Pa
         load_checkpoint(path, fresh(tiny_folder))
 
 
+def test_the_scratch_disk_holds_one_file_at_a_time(tiny_folder: Path, tmp_path: Path, monkeypatch):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    put, held = MemoryFileSystem.put_file, []
+
+    def watched(self, source: str, target: str, **options: Any) -> None:
+        held.append([path.name for path in scratch.rglob("*") if path.is_file()])
+        put(self, source, target, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", watched)
+    save_checkpoint(f"memory://{tmp_path.name}", 1, fresh(tiny_folder), {})
+    assert held == [["model.safetensors"], ["optimizer.safetensors"], ["rng.pt"], ["state.json"]]
+    assert list(scratch.iterdir()) == []
+    MemoryFileSystem.store.clear()
+
+
 @pytest.mark.parametrize("broken", ["model.safetensors", "rng.pt", "state.json"])
 def test_an_upload_that_breaks_off_leaves_no_checkpoint_behind(tiny_folder: Path, monkeypatch, broken: str):
     url = "memory://broken/checkpoints"
@@ -303,7 +346,7 @@ def test_an_upload_that_breaks_off_leaves_no_checkpoint_behind(tiny_folder: Path
 
     monkeypatch.setattr(MemoryFileSystem, "put_file", failing)
     for step in (1, 2):  # the first is overwritten, and must not be taken for whole either
-        with pytest.raises(OSError, match="connection lost"):
+        with pytest.raises(CheckpointWriteError, match="connection lost"):
             save_checkpoint(url, step, engine, {"x": 2})
     assert list_checkpoints(url) == []
-    MemoryFileSystem.store.clear()
+    assert MemoryFileSystem.store == {}  # what had been uploaded is gone too

@@ -274,9 +274,9 @@ def test_a_checkpoint_from_before_the_first_update_begins_alike(run: Groups, str
 
 def test_every_rank_hears_of_a_folder_that_rank_zero_cannot_use(run: Groups):
     first, second = (run(2, "unwritable", rank) for rank in range(2))
-    assert first["save"].startswith("NotADirectoryError")
-    assert second["save"].startswith("CheckpointError")
-    assert second["save"].endswith(first["save"].partition(": ")[2])
+    assert first["save"].startswith("CheckpointWriteError")
+    assert "NotADirectoryError" in first["save"]
+    assert second["save"] == first["save"]
     assert "no state.json" in first["load"]
     assert second["load"] == first["load"]
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.reward import RewardRequest, RewardScorer
+from actors.reward import EmbeddedScorer, RequestEmbedder, RewardRequest
 from configs import GrpoConfig, load_config
 from configs.schema import RewardConfig, TermConfig
 from data_pipeline.records import Stage2Record
@@ -100,23 +100,23 @@ def rollouts(tiny_folder: Path) -> Rollouts:
 
     responses = tokenizer.encode_rationales(RATIONALES, 200)
     prompts = tokenizer.encode_prompts([r.query for r in RECORDS], 512)
-    scorer = RewardScorer(RewardConfig(terms=TERMS), encode, max_query_length=2048, document_max_length=2048)
+    embedder = RequestEmbedder(encode, max_query_length=2048, document_max_length=2048)
+    scorer = EmbeddedScorer(RewardConfig(terms=TERMS))
     totals: list[float] = []
     terms: dict[str, list[float]] = {name: [] for name in TERMS}
     for record in RECORDS:
-        result = scorer.score(
-            RewardRequest(
-                query_ids=[record.record_id],
-                queries=[record.query],
-                positive_ids=[record.positive_id],
-                negative_ids=[list(record.negative_ids)],
-                documents={record.positive_id: record.positive}
-                | dict(zip(record.negative_ids, record.negatives, strict=True)),
-                rationales=tokenizer.decode(responses),
-                lengths=[len(r) for r in responses],
-                group=[0] * len(responses),
-            )
+        request = RewardRequest(
+            query_ids=[record.record_id],
+            queries=[record.query],
+            positive_ids=[record.positive_id],
+            negative_ids=[list(record.negative_ids)],
+            documents={record.positive_id: record.positive}
+            | dict(zip(record.negative_ids, record.negatives, strict=True)),
+            rationales=tokenizer.decode(responses),
+            lengths=[len(r) for r in responses],
+            group=[0] * len(responses),
         )
+        result = scorer.score_embedded(request, embedder.embed(request))
         totals += result.total.tolist()
         for name in TERMS:
             terms[name] += result.terms[name].tolist()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.reward import RewardRequest, RewardScorer
+from actors.reward import EmbeddedScorer, RequestEmbedder, RewardRequest
 from configs.schema import RewardConfig, TermConfig
 from data_pipeline import Skill, SkillCorpus
 from models.views import View, document_view, privileged_view, raw_view
@@ -89,25 +89,19 @@ def pool_file(tmp_path: Path, *names: str) -> str:
 def our_trainer(rollout: RolloutRow, pool: tuple[str, ...] = (), exclusions: dict[str, set[str]] | None = None):
     """Total and terms of Stage II's own scorer for a batch of this rollout alone over the same pool."""
     ids = list(dict.fromkeys([*rollout.negative_ids, *pool]))
-    scoring = RewardScorer(
-        RewardConfig(terms=TERMS, mask_exclusions=exclusions is not None),
-        FakeRetriever(),
-        max_query_length=2048,
-        document_max_length=2048,
-        exclusions=exclusions,
+    scorer = EmbeddedScorer(RewardConfig(terms=TERMS, mask_exclusions=exclusions is not None), exclusions)
+    embedder = RequestEmbedder(FakeRetriever(), max_query_length=2048, document_max_length=2048)
+    request = RewardRequest(
+        query_ids=[rollout.record_id],
+        queries=[rollout.query],
+        positive_ids=[rollout.positive_id],
+        negative_ids=[ids],
+        documents={s: LIBRARY.document(s) for s in [rollout.positive_id, *ids]},
+        rationales=[rollout.rationale],
+        lengths=[rollout.length],
+        group=[0],
     )
-    result = scoring.score(
-        RewardRequest(
-            query_ids=[rollout.record_id],
-            queries=[rollout.query],
-            positive_ids=[rollout.positive_id],
-            negative_ids=[ids],
-            documents={s: LIBRARY.document(s) for s in [rollout.positive_id, *ids]},
-            rationales=[rollout.rationale],
-            lengths=[rollout.length],
-            group=[0],
-        )
-    )
+    result = scorer.score_embedded(request, embedder.embed(request))
     return {"total": result.total.item()} | {name: value.item() for name, value in result.terms.items()}
 
 

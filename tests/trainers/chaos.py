@@ -1,8 +1,9 @@
 """Runs of Stage II whose processes and nodes are killed at chosen moments; started as a program by the failure tests.
 
 ``python chaos.py PLAN.json``: runs ``{"config": FILE, "strikes": {STEP: [WHAT, ...]}}`` one after the other, on a Ray cluster of
-a head and ``nodes`` further ones, all real processes of this machine; without ``nodes`` on the run's own. A process that is to
-die in the middle of something is frozen before it is asked (SIGSTOP), so that it cannot have finished.
+a head with ``head`` logical CPUs and ``nodes`` further nodes of three, all real processes of this machine, and one more node
+after ``late`` seconds; without ``nodes`` on the run's own cluster. A process that is to die in the middle of something is frozen
+before it is asked (SIGSTOP), so that it cannot have finished.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group_table
 
 from actors.groups import PolicyGroup, ReferenceGroup
 from actors.launch import Roles
@@ -27,7 +29,7 @@ from actors.reward_role import RewardRole
 from configs import GrpoConfig, load_config
 from trainers.grpo import GrpoLoop, train_grpo
 
-HEAD: dict[str, Any] = {"num_cpus": 16, "object_store_memory": 100 * 2**20}
+HEAD: dict[str, Any] = {"object_store_memory": 100 * 2**20}
 NODE: dict[str, Any] = {"num_cpus": 3, "object_store_memory": 100 * 2**20}
 
 
@@ -66,12 +68,9 @@ class Chaos:
     def kill_frozen(self, pid: int) -> None:
         self.freeze_and(pid, lambda: os.kill(pid, signal.SIGKILL))
 
-    def remove_node_of(self, pool: Any) -> None:
-        nodes = {node.node_id: node for node in self.cluster.worker_nodes}
-        member = next(m for m in pool._joined() if m.node in nodes)
-        self.freeze_and(
-            pid_of(member.handle), lambda: self.cluster.remove_node(nodes[member.node], allow_graceful=False)
-        )
+    def remove_node_of(self, pid: int, node_id: str) -> None:
+        (node,) = [node for node in self.cluster.worker_nodes if node.node_id == node_id]
+        self.freeze_and(pid, lambda: self.cluster.remove_node(node, allow_graceful=False))
 
 
 def pid_of(handle: Any) -> int:
@@ -94,7 +93,8 @@ def install(chaos: Chaos) -> Callable[[], None]:
 
     def generate(roles: Roles, *_: Any) -> None:
         if chaos.take("rollout_node"):
-            chaos.remove_node_of(roles.rollouts)
+            member = roles.rollouts._joined()[0]
+            chaos.remove_node_of(pid_of(member.handle), member.node)
         if chaos.take("rollout"):
             chaos.kill_frozen(pid_of(next(iter(roles.rollouts.handles().values()))))
 
@@ -109,9 +109,12 @@ def install(chaos: Chaos) -> Callable[[], None]:
             chaos.kill_frozen(group.pids()[-1])
 
     def update(group: PolicyGroup, *_: Any) -> None:
-        if chaos.take("policy"):  # not frozen: in the middle of its many passes
-            pid = group.pids()[-1]
-            threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+        if chaos.take("policy_node"):
+            slots = chaos.loop.roles.placement.slots("policy")
+            nodes = placement_group_table(slots.placement_group)["bundles_to_node_id"]
+            chaos.remove_node_of(group.pids()[-1], nodes[slots.first + slots.count - 1])
+        if chaos.take("policy"):
+            threading.Thread(target=kill_at_work, args=(group.pids()[-1],), daemon=True).start()
 
     def save(group: PolicyGroup, folder: str, *_: Any) -> None:
         if chaos.take("driver"):
@@ -132,6 +135,18 @@ def install(chaos: Chaos) -> Callable[[], None]:
     return undo
 
 
+def kill_at_work(pid: int) -> None:
+    """Kill a process as soon as it computes."""
+
+    def cpu_ticks() -> int:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11])
+
+    idle = cpu_ticks()
+    while cpu_ticks() < idle + 3:
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+
+
 def die_in_mid_write(folder: Path, writer: int) -> None:
     """Freeze the writer as soon as its unfinished checkpoint holds a file, then kill this process, the driver."""
     while not any(folder.glob(".*/*.safetensors")):
@@ -146,10 +161,12 @@ def main(plan: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     cluster: Any = None
     if plan["nodes"] is not None:
-        cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+        cluster = Cluster(initialize_head=True, head_node_args={**HEAD, "num_cpus": plan["head"]})
         for _ in range(plan["nodes"]):
             cluster.add_node(**NODE)
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.WARNING)
+        if "late" in plan:
+            threading.Timer(plan["late"], cluster.add_node, kwargs=NODE).start()
     try:
         for run in plan["runs"]:
             undo = install(Chaos(cluster, run["strikes"]))

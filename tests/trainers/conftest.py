@@ -10,6 +10,7 @@ import torch
 
 from configs import GrpoConfig, Stage1Config, load_config
 from data_pipeline.records import Stage1Record, Stage2Record, write_records
+from trainers.run_folder import RunFolder
 
 SKILLS = {
     "charts": "draw bar and line charts",
@@ -144,6 +145,37 @@ def make_grpo(records_folder: Path, tiny_folder: Path) -> MakeGrpo:
         return load_config(GrpoConfig, None, [*keys, *overrides])
 
     return make
+
+
+CUSTOM_TERMS = [
+    "reward.terms.pattern.function=examples.custom_reward:follows_pattern",
+    "reward.terms.pattern.weight=0.2",
+    "reward.terms.pattern.params.longest=32",
+    "reward.terms.wide.function=rewards.terms:margin",
+    "reward.terms.wide.weight=0.5",
+    "reward.terms.wide.params.tau=0.5",
+]
+
+
+@pytest.fixture(scope="session")
+def make_five_updates(make_grpo: MakeGrpo) -> MakeGrpo:
+    """As ``make_grpo``: five updates with the paper's terms and two more by import path, two members in each pool, a checkpoint
+    after every second update."""
+
+    def make(root: Path, *overrides: str) -> GrpoConfig:
+        keys = ["trainer.total_steps=5", "trainer.total_epochs=10", "trainer.save_freq=2"]
+        pools = ["rollout.workers=2", "rollout.min_workers=1", "reward.retriever_workers=2"]
+        return make_grpo(root, *keys, *pools, "actor.ppo_max_token_len=100", *CUSTOM_TERMS, *overrides)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def unbroken(ray_cluster: None, make_five_updates: MakeGrpo, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """The five updates, undisturbed, on one node."""
+    from trainers.grpo import train_grpo
+
+    return train_grpo(make_five_updates(tmp_path_factory.mktemp("unbroken")))
 
 
 @pytest.fixture(autouse=True)

@@ -38,21 +38,7 @@ from trainers.validation import split_heldout
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
-CUSTOM_TERMS = [
-    "reward.terms.pattern.function=examples.custom_reward:follows_pattern",
-    "reward.terms.pattern.weight=0.2",
-    "reward.terms.pattern.params.longest=32",
-    "reward.terms.wide.function=rewards.terms:margin",
-    "reward.terms.wide.weight=0.5",
-    "reward.terms.wide.params.tau=0.5",
-]
 WEIGHTS = {"margin": 1.0, "gain": 1.0, "length": 1.0, "pattern": 0.2, "wide": 0.5}
-
-
-@pytest.fixture(scope="module")
-def unbroken(ray_cluster, make_grpo, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """Three updates with the paper's terms and two more by import path."""
-    return train_grpo(make_grpo(tmp_path_factory.mktemp("unbroken"), *CUSTOM_TERMS))
 
 
 def weights_of(folder: str | Path) -> dict[str, torch.Tensor]:
@@ -61,16 +47,22 @@ def weights_of(folder: str | Path) -> dict[str, torch.Tensor]:
 
 def test_every_curve_is_logged(unbroken: RunFolder):
     rows = read_metrics(unbroken.metrics)
-    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     curves = {f"reward/{term}/{what}" for term in (*WEIGHTS, "total") for what in ("mean", "std")}
     curves |= {"actor/pg_loss", "actor/kl_loss", "actor/entropy", "actor/grad_norm"}
     curves |= {"actor/pg_clipfrac", "actor/pg_clipfrac_lower"}
     curves |= {"response/length_mean", "response/length_max", "response/clip_ratio", "sampler/collisions"}
+    curves |= {"rollout_corr/log_prob_diff_mean", "rollout_corr/log_prob_diff_max"}
+    curves |= {
+        f"time/{part}" for part in ("rollout", "reward", "reference", "update", "weight_sync", "step", "overlap_saved")
+    }
+    curves |= {"pool/rollout_members", "pool/retriever_members", "pool/redispatched"}
+    curves |= {"recovery/lost", "recovery/restarts", "recovery/seconds_lost"}
     for row in rows:
         assert curves <= row.keys()
         assert row["actor/entropy"] > 0
         assert 1 <= row["response/length_mean"] <= row["response/length_max"] <= 12
-    assert [row["step"] for row in rows if "val/recall@10" in row] == [2, 3]
+    assert [row["step"] for row in rows if "val/recall@10" in row] == [2, 4, 5]
 
 
 def test_the_total_is_the_weighted_sum_of_the_terms_whoever_wrote_them(unbroken: RunFolder):
@@ -94,36 +86,51 @@ def test_the_frozen_retriever_encodes_a_document_once_a_run(unbroken: RunFolder)
 
 def test_what_a_run_leaves(unbroken: RunFolder, tiny_folder: Path):
     checkpoints = list_checkpoints(unbroken.checkpoints)
-    assert [Path(c).name for c in checkpoints] == ["step_000001", "step_000002", "step_000003"]
+    assert [Path(c).name for c in checkpoints] == ["step_000002", "step_000004", "step_000005"]
     steps = [weights_of(c) for c in checkpoints]
     assert any(not torch.equal(steps[0][name], steps[2][name]) for name in steps[0])
     exported = weights_of(unbroken.causal_lm)
     assert all(torch.equal(exported[name], value) for name, value in steps[2].items())
     assert (unbroken.export / "modules.json").is_file()
     assert (unbroken.export / "retrieval.json").is_file()
-    for name in ("rewards.png", "policy.png"):
+    for name in ("rewards.png", "policy.png", "timeline.png"):
         assert (unbroken.plots / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_that_ended_after_two_updates_goes_on_to_the_same_weights(unbroken: RunFolder, make_grpo, tmp_path: Path):
-    # What a crash between the second and the third checkpoint leaves: the third update is logged and its weights are lost.
-    # It goes on with all roles in the policy's bundle and engines that sleep during the update, which changes no number.
-    config = make_grpo(tmp_path, *CUSTOM_TERMS, "resources.colocate=true", "rollout.sleep=true")
+def test_reward_and_reference_run_at_the_same_time(unbroken: RunFolder):
+    rows = read_metrics(unbroken.timeline)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    for row in rows:
+        assert all(len(intervals) == 1 for intervals in row["spans"].values())
+        spans = {part: intervals[0] for part, intervals in row["spans"].items()}
+        assert spans["reward"][0] < spans["reference"][1]
+        assert spans["reference"][0] < spans["reward"][1]
+        assert spans["rollout"][1] <= min(spans["reward"][0], spans["reference"][0])
+        assert max(spans["reward"][1], spans["reference"][1]) <= spans["update"][0]
+        assert spans["update"][1] <= spans["weight_sync"][0]
+
+
+def test_a_run_that_lost_its_last_updates_goes_on_to_the_same_weights(
+    unbroken: RunFolder, make_five_updates, tmp_path: Path
+):
+    # What a crash after the fifth update leaves: it is logged, and its weights are lost. The run goes on with all roles in the
+    # policy's bundle and engines that sleep during the update, which changes no number.
+    config = make_five_updates(tmp_path, "resources.colocate=true", "rollout.sleep=true")
     run = RunFolder.of(config.run)
     shutil.copytree(unbroken.root, run.root)
-    shutil.rmtree(Path(run.checkpoints) / "step_000003")
+    shutil.rmtree(Path(run.checkpoints) / "step_000005")
     shutil.rmtree(run.export)
     train_grpo(config)
-    resumed, whole = Path(run.checkpoints) / "step_000003", Path(unbroken.checkpoints) / "step_000003"
+    resumed, whole = Path(run.checkpoints) / "step_000005", Path(unbroken.checkpoints) / "step_000005"
     assert is_equal(weights_of(resumed), weights_of(whole))
     assert is_equal(load_file(resumed / "optimizer.safetensors"), load_file(whole / "optimizer.safetensors"))
     rows, whole_rows = read_metrics(run.metrics), read_metrics(unbroken.metrics)
-    assert [row["step"] for row in rows] == [1, 2, 3]
-    assert [row["step"] for row in read_metrics(run.timeline)] == [1, 2, 3]
-    for key, value in whole_rows[2].items():
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in read_metrics(run.timeline)] == [1, 2, 3, 4, 5]
+    for key, value in whole_rows[4].items():
         # the cache of document embeddings starts empty in a new process
-        if not key.startswith("time/") and key != "retrieval/documents_encoded":
-            assert rows[2][key] == value, key
+        if not key.startswith(("time/", "pool/")) and key != "retrieval/documents_encoded":
+            assert rows[4][key] == value, key
 
 
 # -- the roles ----------------------------------------------------------------------------------------------------------
@@ -219,7 +226,7 @@ def one_rollout() -> PolicyBatch:
 
 
 def test_ctrl_c_ends_the_step_and_leaves_a_checkpoint(loop: GrpoLoop):
-    loop.config.trainer.save_freq = 0
+    loop.saving.every = 0
 
     def press() -> None:
         deadline = time.monotonic() + 120

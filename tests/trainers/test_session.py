@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,24 +12,25 @@ import pytest
 
 from cluster.monitor import Monitor
 from objectives.checkpoint import CheckpointError
+from trainers.events import EventLog
 from trainers.session import Command, LocalSession, RemoteSession
 
 
-def test_ctrl_c_stops_a_loop_after_its_update_and_interrupts_exports():
-    with LocalSession("Stage I") as session:
+def test_ctrl_c_stops_a_loop_after_its_update_and_interrupts_exports(tmp_path: Path):
+    with LocalSession("Stage I", EventLog(tmp_path / "events.jsonl")) as session:
         assert session.started(0, 3, ["host"]) == Command.GO
         signal.raise_signal(signal.SIGINT)
         assert session.updated(1, {"loss": 1.0}) == Command.STOP
-    with LocalSession("Stage I") as session:
+    with LocalSession("Stage I", EventLog(tmp_path / "events.jsonl")) as session:
         session.started(0, 3, ["host"])
         session.finished()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_signals_do_afterwards_what_they_did_before():
+def test_signals_do_afterwards_what_they_did_before(tmp_path: Path):
     before = signal.getsignal(signal.SIGTERM)
-    with LocalSession("Stage I") as session:
+    with LocalSession("Stage I", EventLog(tmp_path / "events.jsonl")) as session:
         session.started(0, 3, ["host"])
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before

@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +25,18 @@ from data_pipeline.heldout import is_heldout
 from data_pipeline.records import Stage1Record
 from models.backbone import Backbone
 from models.views import document_view, raw_view
-from objectives.checkpoint import CheckpointError, list_checkpoints, load_checkpoint
+from objectives.checkpoint import (
+    CheckpointError,
+    CheckpointWriteError,
+    list_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
 from objectives.engine import ReplicaEngine
 from objectives.stage1 import Stage1Batch, Stage1Collator
 from trainers.run_folder import RunFolder
 from trainers.stage1 import train_stage1
+from trainers.stage1_loop import Stage1Loop
 from trainers.tracking import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +87,45 @@ def test_checkpoints_are_written_as_often_and_kept_as_deep_as_configured(make_st
     keys = ["trainer.total_steps=7", "trainer.save_freq=2", "trainer.max_ckpt_to_keep=3"]
     run = train_stage1(make_stage1(tmp_path, *keys))
     assert [Path(c).name for c in list_checkpoints(run.checkpoints)] == ["step_000004", "step_000006", "step_000007"]
+
+
+def test_a_checkpoint_that_could_not_be_written_is_written_after_the_next_update_that_can(
+    make_stage1, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def sometimes_full(folder: str, step: int, *arguments: Any) -> str:
+        if step in (2, 3):
+            raise CheckpointWriteError(f"step_{step:06d} could not be written: quota exceeded")
+        return save_checkpoint(folder, step, *arguments)
+
+    monkeypatch.setattr(trainers.stage1_loop, "save_checkpoint", sometimes_full)
+    keys = ["trainer.total_steps=5", "trainer.save_freq=2", "trainer.max_ckpt_to_keep=9"]
+    run = train_stage1(make_stage1(tmp_path, *keys))
+    assert [Path(c).name for c in list_checkpoints(run.checkpoints)] == ["step_000004", "step_000005"]
+    assert [(row["event"], row["step"]) for row in read_metrics(run.events)] == [("save_failed", 2), ("save_failed", 3)]
+    assert "quota exceeded" in read_metrics(run.events)[0]["detail"]
+
+
+def test_a_last_checkpoint_that_could_not_be_written_ends_the_run(make_stage1, tmp_path: Path, monkeypatch):
+    def full(folder: str, step: int, *arguments: Any) -> str:
+        raise CheckpointWriteError(f"step_{step:06d} could not be written: quota exceeded")
+
+    monkeypatch.setattr(trainers.stage1_loop, "save_checkpoint", full)
+    with pytest.raises(CheckpointWriteError, match="step_000002 could not be written"):
+        train_stage1(make_stage1(tmp_path, "trainer.total_steps=2", "trainer.save_freq=1"))
+
+
+@pytest.mark.parametrize(("seen_after", "found"), [(40, "run/step_000020"), (1e6, "run/step_000010")])
+def test_a_checkpoint_of_another_node_is_looked_for_until_the_file_system_shows_it(monkeypatch, seen_after, found):
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(trainers.stage1_loop, "time", clock)
+    loop = Stage1Loop.__new__(Stage1Loop)
+    loop.session = SimpleNamespace(newest_saved=lambda: 20)  # type: ignore[assignment]
+    loop.run = SimpleNamespace(  # type: ignore[assignment]
+        latest_checkpoint=lambda: "run/step_000020" if now[0] >= seen_after else "run/step_000010"
+    )
+    assert loop._latest_checkpoint() == found
+    assert now[0] == min(seen_after, 90)
 
 
 def test_in_training_recall_comes_from_requests_that_no_update_sees(

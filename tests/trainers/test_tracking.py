@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import wandb
 
 from configs.schema import TrackingConfig
-from trainers.tracking import UPDATE, Tracker, read_metrics, reward_ends
+from trainers.tracking import UPDATE, Tracker, read_metrics, reward_ends, wandb_environment
 
 DISABLED = TrackingConfig(wandb="disabled")
 
@@ -210,3 +211,12 @@ def test_a_run_goes_on_without_wandb_when_its_process_is_gone(tmp_path: Path):
     tracker.log(2, {"loss": 0.5})
     tracker.close()
     assert [row["loss"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 0.5]
+
+
+def test_another_machine_gets_every_setting_of_the_tracker_but_this_machines_own_process(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    settings = {"WANDB_API_KEY": "secret", "WANDB_ENTITY": "team", "WANDB_MODE": "offline", "WANDB_RUN_GROUP": "scale"}
+    for name, value in {**settings, "WANDB_SERVICE": "3-1-unix-/tmp/socket", "HF_TOKEN": "other"}.items():
+        monkeypatch.setenv(name, value)
+    assert wandb_environment() == settings
