@@ -95,8 +95,8 @@ def audit_isolation(
         known.setdefault(text, row)
     vectorizer = TfidfVectorizer(analyzer="char", ngram_range=NGRAMS, lowercase=False, dtype=np.float32)  # type: ignore[arg-type]
     vectorizer.fit([*ours, *theirs])
-    columns = vectorizer.transform(ours).T.tocsr()
-    rows = vectorizer.transform(theirs)
+    matrices: Any = (vectorizer.transform(ours), vectorizer.transform(theirs))  # sparse, [n, grams]
+    columns, rows = matrices[0].T.tocsr(), matrices[1]
     pairs: list[SimilarPair] = []
     highest, exact, close = 0.0, 0, 0
     for start in tqdm(range(0, len(test), _BLOCK), desc=f"isolation of {benchmark}", disable=not progress):
