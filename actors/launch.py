@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,20 +95,16 @@ class Roles:
         """Sample all prompts on whatever rollout workers there are; groups come back in the order of the prompts.
 
         Raises:
-            GroupDied: the policy died while a worker took its weights.
+            GroupDied: the policy died, and a worker that has just started needs its weights.
             RoleError: see :meth:`actors.pool.ElasticPool.map`.
         """
-        try:
-            self.rollouts.wait_ready()
-            pieces, start = [], 0
-            for size in piece_sizes(len(prompts), self.rollouts.most):
-                part = slice(start, start + size)
-                pieces.append(([list(p) for p in prompts[part]], list(seeds[part]), self.weights.version))
-                start += size
-            batches: list[RolloutBatch] = self.rollouts.map("generate", pieces)
-        except RayTaskError as error:
-            self._blame_policy(error)
-            raise
+        self.rollouts.wait_ready()
+        pieces, start = [], 0
+        for size in piece_sizes(len(prompts), self.rollouts.most):
+            part = slice(start, start + size)
+            pieces.append(([list(p) for p in prompts[part]], list(seeds[part]), self.weights.version))
+            start += size
+        batches: list[RolloutBatch] = self.rollouts.map("generate", pieces)
         if self.config.rollout.sleep:
             self.rollouts.call_all("sleep")
         return [group for batch in batches for group in batch.groups]
@@ -122,10 +118,24 @@ class Roles:
         try:
             push = self.weights.push(self.rollouts.handles())
         except RayTaskError as error:
-            self._blame_policy(error)
+            if isinstance(error.cause, ObjectLostError):  # weights that a worker could not fetch went with their owner
+                self.policy.version()
             raise
         self.rollouts.lose(push.lost, "lost in a weight push")
         return push.version
+
+    def welcome(self, worker: Any) -> Any:
+        """Give a rollout worker that has just started the newest weights; a reference to wait for.
+
+        Raises:
+            GroupDied: the policy died.
+        """
+        if self.weights.version < 0:
+            return (
+                worker.ready.remote()
+            )  # there is nothing to take yet: the first push reaches everybody who has started
+        self.policy.version()
+        return self.weights.deliver(worker)
 
     def restart(self, group: str) -> set[str]:
         """End what is left of a group and start it again where its bundles are, or elsewhere if their nodes are gone.
@@ -157,11 +167,6 @@ class Roles:
             role.stop()
         self.placement.release()
 
-    def _blame_policy(self, error: RayTaskError) -> None:
-        """Weights that a worker could not fetch were lost with the policy's process: say that, if it is so."""
-        if isinstance(error.cause, ObjectLostError):
-            self.policy.version()
-
 
 def launch_roles(
     config: GrpoConfig, note: Note, exclusions: Mapping[str, Set[str]] | None = None, may_grow: bool = False
@@ -180,8 +185,7 @@ def launch_roles(
     try:
         policy = PolicyGroup.start(_of_role(config, plan, "policy"), placement.slots("policy"))
         reference = ReferenceGroup.start(_of_role(config, plan, "reference"), placement.slots("reference"))
-        weights = WeightSync(policy, config.rollout)
-        rollouts = _rollout_pool(config, placement, note, weights)
+        rollouts = _rollout_pool(config, placement, note, lambda worker: roles.welcome(worker))
         reward = RewardRole(
             lambda: _reward_actor(config, exclusions),
             _retriever_pool(config, placement, note),
@@ -192,14 +196,15 @@ def launch_roles(
     except BaseException:
         placement.release()
         raise
-    return Roles(config, placement, policy, reference, rollouts, reward, weights)
+    roles = Roles(config, placement, policy, reference, rollouts, reward, WeightSync(policy, config.rollout))
+    return roles
 
 
 def _of_role(config: GrpoConfig, plan: PlacementPlan, role: str) -> GrpoConfig:
     return replace(config, run=replace(config.run, device=role_device(config.run.device, plan, role)))
 
 
-def _rollout_pool(config: GrpoConfig, placement: Placement, note: Note, weights: WeightSync) -> ElasticPool:
+def _rollout_pool(config: GrpoConfig, placement: Placement, note: Note, welcome: Callable[[Any], Any]) -> ElasticPool:
     engine, params = engine_config(config), sampling_params(config)
     plan = placement.plan.role("rollout")
     device = role_device(config.run.device, placement.plan, "rollout")
@@ -211,10 +216,6 @@ def _rollout_pool(config: GrpoConfig, placement: Placement, note: Note, weights:
         actor = ray.remote(RolloutWorker).options(**seat.options())
         threads = config.resources.threads
         return actor.remote(config.model, engine, params, threads=threads, device=device, beside_cache=beside)
-
-    def welcome(worker: Any) -> Any:
-        # before the first push there is nothing to take; that push reaches everybody who has started
-        return weights.deliver(worker) if weights.version >= 0 else worker.ready.remote()
 
     return ElasticPool(
         "rollout",

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import GetTimeoutError, RayTaskError
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayTaskError
 
-from cluster.errors import LOST, is_device_failure, last_line, loss
+from cluster.errors import LOST, cause, is_device_failure, last_line, loss
 
 logger = logging.getLogger(__name__)
 
@@ -194,16 +194,17 @@ class Members:
         try:
             ray.get(done)
             if not member.up and self._welcome is not None:
-                member.up = True
                 member.arriving = self._welcome(member.handle)
+                member.up = True
                 return
         except RayTaskError as error:
             if is_device_failure(error, memory=True):
                 self._failed_start(member, *loss(error))
                 return
-            # what one says of the model or its weights, all would say
             member.up, member.arriving = False, member.handle.ready.remote()
-            raise
+            if not isinstance(cause(error), ObjectLostError):
+                raise  # what one says of the model or its weights, all would say
+            return  # what it was to take went with its owner: it is welcomed again
         except (*LOST, GetTimeoutError) as error:
             if getattr(error, "_actor_init_failed", False):
                 self._failed_start(member, "died", last_line(error), raised=not is_device_failure(error))

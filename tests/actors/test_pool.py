@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import ray
 import torch
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, OwnerDiedError
 
 import actors.members
 import actors.pool
@@ -101,6 +101,11 @@ def worker_class(folder: Path) -> Any:
         def take_or_break(self) -> None:
             if self.first("welcomed"):
                 raise torch.AcceleratorError(ECC)
+
+        def take_or_miss(self, version: int) -> None:
+            if self.first("missed"):
+                raise OwnerDiedError("00" * 28, b"", "")
+            self.taken = version
 
         def hang_once(self, value: int) -> int:
             try:
@@ -284,6 +289,13 @@ def test_a_member_that_is_lost_as_it_is_welcomed_is_replaced(make_pool):
     pool = make_pool(1, 1, Room(1), welcome=welcome)
     pool.wait_ready()
     assert events(pool) == {"died": 1, "joined": 1}
+
+
+def test_a_member_whose_weights_went_with_their_owner_is_welcomed_again(make_pool):
+    pool = make_pool(1, 1, Room(1), welcome=lambda worker: worker.take_or_miss.remote(7))
+    pool.wait_ready()
+    assert events(pool) == {"joined": 1}
+    assert [taken for _, _, taken in pool.map("square", [(1, 0.0)])] == [7]
 
 
 def test_a_piece_that_kills_whoever_takes_it_ends_the_run(make_pool, tmp_path: Path):

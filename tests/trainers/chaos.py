@@ -1,9 +1,9 @@
 """Runs of Stage II whose processes and nodes are killed at chosen moments; started as a program by the failure tests.
 
 ``python chaos.py PLAN.json``: runs ``{"config": FILE, "strikes": {STEP: [WHAT, ...]}}`` one after the other, on a Ray cluster of
-a head with ``head`` logical CPUs and ``nodes`` further nodes of three, all real processes of this machine, and one more node
-after ``late`` seconds; without ``nodes`` on the run's own cluster. A process that is to die in the middle of something is frozen
-before it is asked (SIGSTOP), so that it cannot have finished.
+a head with ``head`` logical CPUs and ``nodes`` further nodes of three, all real processes of this machine, and with ``late`` one
+more while the first run waits for room; without ``nodes`` on the run's own cluster. A process that is to die in the middle of
+something is frozen before it is asked (SIGSTOP), so that it cannot have finished.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
+import cluster.placement as cluster_placement
 from actors.groups import PolicyGroup, ReferenceGroup
 from actors.launch import Roles
 from actors.reward_role import RewardRole
+from cluster.roles import NodeRoom
 from configs import GrpoConfig, load_config
 from trainers.grpo import GrpoLoop, train_grpo
 
@@ -157,6 +159,19 @@ def die_in_mid_write(folder: Path, writer: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def add_node_late(cluster: Cluster) -> None:
+    """Add a node while a run waits for room: at the second line that says so. Ray starts nodes from the main thread alone."""
+    looks = iter(range(100))
+    look = cluster_placement.cluster_room
+
+    def room(free: bool = True) -> list[NodeRoom]:
+        if next(looks) == 3:
+            cluster.add_node(**NODE)
+        return look(free)
+
+    cluster_placement.cluster_room = room
+
+
 def main(plan: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     cluster: Any = None
@@ -165,8 +180,8 @@ def main(plan: dict[str, Any]) -> None:
         for _ in range(plan["nodes"]):
             cluster.add_node(**NODE)
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.WARNING)
-        if "late" in plan:
-            threading.Timer(plan["late"], cluster.add_node, kwargs=NODE).start()
+        if plan.get("late"):
+            add_node_late(cluster)
     try:
         for run in plan["runs"]:
             undo = install(Chaos(cluster, run["strikes"]))

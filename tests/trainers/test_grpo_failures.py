@@ -222,7 +222,7 @@ def test_colocated_roles_move_together(two_workers: tuple[Run, Run], make_five_u
     keys = ["actor.parallel.workers=2", "resources.colocate=true", "resources.policy_cpus=3"]
     strikes = {1: ["await_two", "add_node"], 3: ["policy_node"]}
     # it starts with room for one policy worker, waits for the late node, and later moves to the one that was added
-    (moved,) = start(tmp_path, {"head": 1, "nodes": 1, "late": 12}, (make_five_updates, keys, strikes))
+    (moved,) = start(tmp_path, {"head": 1, "nodes": 1, "late": True}, (make_five_updates, keys, strikes))
     assert_same_training(moved, two_workers[0])
     assert moved.rows[-1]["pool/rollout_members"] >= 1
     assert {row["group"] for row in moved.named("restart")} == {"policy"}

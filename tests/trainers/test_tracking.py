@@ -51,6 +51,17 @@ def test_resuming_drops_the_rows_after_the_checkpoint(tmp_path: Path):
     assert [(row["step"], row["loss/total"]) for row in raw_rows(file)] == [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
 
 
+def test_a_rewound_tracker_drops_rows_and_goes_on(tmp_path: Path):
+    file = tmp_path / "metrics.jsonl"
+    tracker = Tracker(file, TrackingConfig(wandb="disabled"), "run", {})
+    for step, value in ((1, 1.0), (2, 2.0), (3, 3.0)):
+        tracker.log(step, {"loss/total": value})
+    tracker.rewind(1)
+    tracker.log(2, {"loss/total": 20.0})
+    tracker.close()
+    assert [(row["step"], row["loss/total"]) for row in raw_rows(file)] == [(1, 1.0), (2, 20.0)]
+
+
 def test_a_run_without_a_checkpoint_starts_its_metrics_over(tmp_path: Path):
     file = tmp_path / "metrics.jsonl"
     track(file, {1: {"loss/total": 1.0}})
