@@ -14,7 +14,6 @@ from configs.schema import OptimizerConfig, ParallelConfig
 from models.backbone import Backbone
 from models.batching import pad_right, plan_over_ranks
 from objectives.collectives import Collectives, SingleProcess, TorchCollectives
-from objectives.optimizers import build_optimizer, clip_gradients
 
 StateValue = torch.Tensor | int | float
 
@@ -61,6 +60,10 @@ class Engine(ABC):
     def embed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """See :meth:`Backbone.embed`."""
         return self._forward("embed", input_ids, attention_mask)
+
+    def pair_scores(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """See :meth:`models.reranker.Reranker.pair_scores`; the backbone must be such a one."""
+        return self._forward("pair_scores", input_ids, attention_mask)
 
     def response_log_probs(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], temperature: float = 1.0
@@ -176,75 +179,6 @@ class Engine(ABC):
         return copy
 
 
-class ReplicaEngine(Engine):
-    """The whole model and optimizer in every process: a single one, or replicas that add up their gradients (ZeRO-0)."""
-
-    def __init__(self, backbone: Backbone, optim: OptimizerConfig | None, collectives: Collectives | None = None):
-        super().__init__(backbone, collectives or SingleProcess())
-        self._parameters = dict(backbone.model.named_parameters())
-        if optim is None:
-            backbone.requires_grad_(False)
-        else:
-            self.optimizer = build_optimizer(self._parameters.values(), optim)
-
-    def _forward(self, face: str, *args: Any) -> Any:
-        return self.backbone(face, *args)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
-    def step(self, clip_grad: float) -> float:
-        assert self.optimizer is not None
-        try:
-            self._sum_gradients()
-            norm = clip_gradients(self._parameters.values(), clip_grad)
-            self.optimizer.step()
-        finally:
-            self.zero_grad()
-        return norm
-
-    def _sum_gradients(self) -> None:
-        for parameter in self._parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        if self.collectives.size == 1:
-            return
-        handles = [dist.all_reduce(p.grad, async_op=True) for p in self._parameters.values()]
-        for handle in handles:
-            if handle is not None:
-                handle.wait()
-
-    def zero_grad(self) -> None:
-        for parameter in self._parameters.values():
-            parameter.grad = None
-
-    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self._parameters.items():
-            yield name, parameter.detach()
-
-    def load_parameter(self, name: str, value: torch.Tensor) -> None:
-        self.backbone.load_parameter(name, value)
-
-    def full_optimizer_state(self) -> Iterator[tuple[str, dict[str, StateValue]]]:
-        if self.optimizer is not None:
-            for name, parameter in self._parameters.items():
-                if self.optimizer.state.get(parameter):
-                    yield name, dict(self.optimizer.state[parameter])
-
-    def load_optimizer_state(self, name: str, state: Mapping[str, StateValue]) -> None:
-        assert self.optimizer is not None
-        parameter = self._parameters[name]
-        own: dict[str, StateValue] = {}
-        for key, value in state.items():
-            if isinstance(value, torch.Tensor):  # torch keeps counters on the CPU
-                value = value.to(parameter.device, copy=True) if value.dim() else value.cpu().clone()
-            own[key] = value
-        self.optimizer.state[parameter] = own
-
-    def gather_backbone(self) -> Backbone | None:
-        return self.backbone if self.collectives.rank == 0 else None
-
-
 def build_engine(
     backbone: Backbone,
     optim: OptimizerConfig | None,
@@ -291,4 +225,6 @@ def build_engine(
         from objectives.engine_deepspeed import DeepSpeedEngine
 
         return DeepSpeedEngine(backbone, optim, collectives, parallel.zero_stage)
+    from objectives.engine_torch import ReplicaEngine
+
     return ReplicaEngine(backbone, optim, collectives)

@@ -11,13 +11,21 @@ loss of all of them: none needs another's activations, and none needs another's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from models.batching import pad_right, plan_over_ranks
 from objectives.engine import Engine
+
+
+class Face(NamedTuple):
+    """What an engine computes of each sequence, by the name of its method, and how many numbers that is."""
+
+    name: str
+    width: int
+
 
 LossOfEmbeddings = Callable[[Mapping[str, torch.Tensor]], tuple[torch.Tensor, dict[str, float]]]
 
@@ -30,6 +38,8 @@ def cached_backward(
     token_budget: int,
     stop_gradient: frozenset[str] = frozenset(),
     cache: bool = True,
+    face: Face | None = None,
+    of: str = "retrieval",
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Accumulate the gradients of ``loss_of(embeddings)`` in the engine. Collective: every rank passes the same arguments.
 
@@ -39,6 +49,8 @@ def cached_backward(
         token_budget: padded tokens of a micro-batch, see :func:`plan_over_ranks`.
         stop_gradient: views that are embedded once, without gradient.
         cache: false keeps every activation instead of embedding twice: faster where memory allows.
+        face: what is computed of a sequence instead of its embedding; the rows then are as wide as it says.
+        of: the loss's name in errors.
 
     Returns:
         The detached loss and ``loss_of``'s metrics, the same on every rank.
@@ -49,8 +61,9 @@ def cached_backward(
     names = list(views)
     sequences = [s for name in names for s in views[name]]
     owners = [name for name in names for _ in views[name]]
-    trained = _Share(engine, sequences, [i for i, o in enumerate(owners) if o not in stop_gradient], token_budget)
-    frozen = _Share(engine, sequences, [i for i, o in enumerate(owners) if o in stop_gradient], token_budget)
+    face = face or Face("embed", engine.backbone.hidden_size)
+    trained = _Share(engine, sequences, [i for i, o in enumerate(owners) if o not in stop_gradient], token_budget, face)
+    frozen = _Share(engine, sequences, [i for i, o in enumerate(owners) if o in stop_gradient], token_budget, face)
 
     with torch.no_grad():
         frozen_outputs = [frozen.embed(rows) for rows in frozen.passes]
@@ -70,7 +83,7 @@ def cached_backward(
         by_view[name] = by_view[name].detach()
     loss, metrics = loss_of(by_view)
     if not torch.isfinite(loss):
-        raise FloatingPointError(f"the retrieval loss is {loss.item()}; terms: {metrics}")
+        raise FloatingPointError(f"the {of} loss is {loss.item()}; terms: {metrics}")
     (gradient,) = torch.autograd.grad(loss, embeddings)
     if not cache:
         # one backward pass for all: ZeRO-3 takes a second one without a forward pass before it for the first of an update
@@ -88,6 +101,14 @@ def cached_backward(
     return loss.detach(), metrics
 
 
+def rows_of(engine: Engine, sequences: Sequence[Sequence[int]], token_budget: int, face: Face) -> torch.Tensor:
+    """A face's rows ``[N, width]`` of all sequences, in their order, without gradients, on every rank. Collective."""
+    share = _Share(engine, sequences, list(range(len(sequences))), token_budget, face)
+    with torch.no_grad():
+        gathered = share.gather([share.embed(rows) for rows in share.passes])
+    return gathered[torch.argsort(torch.tensor(share.order, dtype=torch.long, device=gathered.device))]
+
+
 class _Share:
     """Some of the sequences, spread over the ranks: this rank's passes over them, and the way back to all.
 
@@ -96,8 +117,10 @@ class _Share:
         order: row number of each gathered embedding.
     """
 
-    def __init__(self, engine: Engine, sequences: Sequence[Sequence[int]], rows: list[int], token_budget: int):
-        self.engine = engine
+    def __init__(
+        self, engine: Engine, sequences: Sequence[Sequence[int]], rows: list[int], token_budget: int, face: Face
+    ):
+        self.engine, self.face = engine, face
         self.sequences = sequences
         plan = plan_over_ranks([len(sequences[i]) for i in rows], token_budget, engine.collectives.size)
         by_rank = [[[rows[j] for j in batch] for batch in passes] for passes in plan]
@@ -105,16 +128,16 @@ class _Share:
         self.order = [row for passes in by_rank for batch in passes for row in batch]
 
     def embed(self, rows: list[int]) -> torch.Tensor:
-        """``[len(rows), d]``, with gradients where they are enabled; of no rows, a dummy's where ranks run equal passes."""
+        """``[len(rows), width]``, with gradients where they are enabled; of no rows, a dummy's where ranks run equal passes."""
         tokenizer, device = self.engine.backbone.tokenizer, self.engine.device
         if not rows and not self.engine.needs_equal_passes:
-            return torch.empty(0, self.engine.backbone.hidden_size, device=device)
+            return torch.empty(0, self.face.width, device=device)
         sequences = [self.sequences[r] for r in rows] or [[tokenizer.pooling_token_id]]
-        return self.engine.embed(*pad_right(sequences, tokenizer.pad_id, device))[: len(rows)]
+        return getattr(self.engine, self.face.name)(*pad_right(sequences, tokenizer.pad_id, device))[: len(rows)]
 
     def gather(self, outputs: list[torch.Tensor]) -> torch.Tensor:
         """Every rank's embeddings without gradients, in :attr:`order`."""
-        empty = torch.empty(0, self.engine.backbone.hidden_size, device=self.engine.device)
+        empty = torch.empty(0, self.face.width, device=self.engine.device)
         return self.engine.collectives.gather_rows(torch.cat([o.detach() for o in outputs]) if outputs else empty)
 
 

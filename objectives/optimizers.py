@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from configs.schema import OptimizerConfig
 
@@ -51,8 +52,8 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], limit: float) -> fl
     Raises:
         FloatingPointError: the norm is not finite; no update is made from such gradients.
     """
-    norm = float(torch.nn.utils.clip_grad_norm_(list(parameters), limit if limit > 0 else float("inf")))
-    return check_norm(norm)
+    norm = torch.nn.utils.clip_grad_norm_(list(parameters), limit if limit > 0 else float("inf"))
+    return check_norm(float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
 
 
 def check_norm(norm: float) -> float:

@@ -13,6 +13,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
+from cluster.errors import cause, last_line
 from rewards.terms import RewardError
 from rewards.verl_config import VerlRewardConfig, read_reward_config
 from rewards.verl_scorer import RewardActor, RolloutRow, RowScore
@@ -56,11 +57,11 @@ class RetrievalRewardManager(RewardManagerBase):
         try:
             score: RowScore = await self._actor.score.remote(row)
         except RayTaskError as error:
-            raise _cause(error) from None
+            raise cause(error) from None
         except RayActorError as error:
             raise RewardError(
                 f"the reward's actor {self.settings.actor_name} is gone; it is started again at most "
-                f"{self.settings.max_restarts} times (reward.reward_kwargs.max_restarts): {_last_line(error)}"
+                f"{self.settings.max_restarts} times (reward.reward_kwargs.max_restarts): {last_line(error)}"
             ) from error
         return {"reward_score": score.total, "reward_extra_info": score.info}
 
@@ -155,7 +156,7 @@ def _find_or_start_actor(settings: VerlRewardConfig) -> Any:
             loaded.result(timeout=min(30.0, max(0.0, deadline - time.monotonic())))
             return actor
         except RayActorError as error:
-            raise RewardError(f"the reward's actor {settings.actor_name} did not start: {_last_line(error)}") from error
+            raise RewardError(f"the reward's actor {settings.actor_name} did not start: {last_line(error)}") from error
         except TimeoutError:
             state = f"it needs {settings.gpus:g} GPUs and {settings.cpus:g} CPUs; free: {ray.available_resources()}"
             if time.monotonic() >= deadline:
@@ -164,14 +165,3 @@ def _find_or_start_actor(settings: VerlRewardConfig) -> Any:
                     f"(reward.reward_kwargs.wait_s): {state}; verl's trainer.n_gpus_per_node must leave it its share"
                 ) from None
             logger.warning("waiting for the reward's actor %s: %s", settings.actor_name, state)
-
-
-def _cause(error: RayTaskError) -> BaseException:
-    """What the actor raised, without the remote traceback that Ray wraps it in."""
-    cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, BaseException) else error
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -26,7 +26,8 @@ from models.backbone import Backbone
 from models.export import export_causal_lm, export_retriever
 from objectives.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from objectives.collectives import TorchCollectives
-from objectives.engine import Engine, ReplicaEngine, build_engine
+from objectives.engine import Engine, build_engine
+from objectives.engine_torch import ReplicaEngine
 from objectives.stage1 import Stage1Batch, stage1_backward
 
 RANK, SIZE, FOLDER, MODEL = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]

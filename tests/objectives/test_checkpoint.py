@@ -28,7 +28,7 @@ from objectives.checkpoint import (
     read_checkpoint_state,
     save_checkpoint,
 )
-from objectives.engine import ReplicaEngine
+from objectives.engine_torch import ReplicaEngine
 
 
 def train(engine: ReplicaEngine, steps: int) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from configs.schema import OptimizerConfig, ParallelConfig
 from models.backbone import Backbone
-from objectives.engine import ReplicaEngine, build_engine
+from objectives.engine import build_engine
+from objectives.engine_torch import ReplicaEngine
 
 SEQUENCES = [[5, 6, 7, 8, 0], [3, 0], [9, 8, 7, 0], [11, 0]]
 

@@ -12,7 +12,7 @@ import torch
 
 from configs.schema import OptimizerConfig, Stage1DataConfig, Stage1LossConfig
 from models.backbone import Backbone
-from objectives.engine import ReplicaEngine
+from objectives.engine_torch import ReplicaEngine
 from objectives.stage1 import Stage1Batch, Stage1Collator, stage1_backward
 
 
