@@ -130,10 +130,8 @@ class Roles:
         Raises:
             GroupDied: the policy died.
         """
-        if self.weights.version < 0:
-            return (
-                worker.ready.remote()
-            )  # there is nothing to take yet: the first push reaches everybody who has started
+        if self.weights.version < 0:  # nothing to take yet: the first push reaches everybody who has started
+            return worker.ready.remote()
         self.policy.version()
         return self.weights.deliver(worker)
 

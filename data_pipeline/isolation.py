@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from data_pipeline.records import read_bench, read_stage1, read_stage2
+from data_pipeline.records import read_bench, read_both_stages
 from data_pipeline.rows import write_rows
 from models.folders import atomic_write_text, write_json
 
@@ -138,11 +138,9 @@ def isolate_records(
     Args:
         benchmarks: name -> file of test requests.
     """
-    folder, out = Path(records), Path(out)
-    training = [(r.record_id, r.query) for r in read_stage1(folder / "stage1.jsonl")]
-    stage2 = folder / "stage2.jsonl"
-    if stage2.is_file() and stage2.stat().st_size:
-        training += [(f"{r.record_id}/implicit", r.query) for r in read_stage2(stage2)]
+    out = Path(out)
+    stage1, stage2 = read_both_stages(records)
+    training = [(r.record_id, r.query) for r in stage1] + [(f"{r.record_id}/implicit", r.query) for r in stage2]
     reports = []
     for name, file in benchmarks.items():
         test = [(q.query_id, q.query) for q in read_bench(file)]

@@ -158,6 +158,13 @@ def read_stage2(path: str | Path, n_negatives: int | None = None) -> list[Stage2
     return records
 
 
+def read_both_stages(folder: str | Path) -> tuple[list[Stage1Record], list[Stage2Record]]:
+    """``stage1.jsonl`` and ``stage2.jsonl`` of a records folder; the second may be missing or empty."""
+    stage2 = Path(folder) / "stage2.jsonl"
+    written = stage2.is_file() and stage2.stat().st_size > 0
+    return read_stage1(Path(folder) / "stage1.jsonl"), read_stage2(stage2) if written else []
+
+
 def _stage_fields(row: _Row, keys: Sequence[str]) -> dict[str, Any]:
     row.only(keys)
     fields: dict[str, Any] = {

@@ -79,14 +79,13 @@ def audit(
     """Check finished records independently of what made them (D.1); exit status 1 where something is found."""
     from dataclasses import asdict
 
-    from data_pipeline import ExclusionGraph, SkillCorpus, read_stage1, read_stage2
+    from data_pipeline import ExclusionGraph, SkillCorpus
     from data_pipeline.audit import audit_records
+    from data_pipeline.records import read_both_stages
     from models.folders import write_json
 
-    stage2 = records / "stage2.jsonl"
     found = audit_records(
-        read_stage1(records / "stage1.jsonl"),
-        read_stage2(stage2) if stage2.is_file() and stage2.stat().st_size else [],
+        *read_both_stages(records),
         SkillCorpus.from_jsonl(corpus),
         ExclusionGraph.read(records / "exclusions.json"),
     )

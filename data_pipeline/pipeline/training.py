@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +15,12 @@ from data_pipeline.exclusions import ExclusionGraph
 from data_pipeline.isolation import isolate_records
 from data_pipeline.negatives import quotas_for
 from data_pipeline.pipeline.artifacts import categories_of, corpus_of, draft, quotas_of, rows_of
-from data_pipeline.pipeline.asking import ask
+from data_pipeline.pipeline.asking import Asked, ask
 from data_pipeline.pipeline.dag import PipelineError, Stage, StageContext, StageReport
 from data_pipeline.pipeline.leakage import names_skill
 from data_pipeline.pipeline.library import LIBRARY_STAGES
 from data_pipeline.pipeline.requests import REQUEST_STAGES
-from data_pipeline.records import read_stage1, read_stage2, write_records
+from data_pipeline.records import read_both_stages, write_records
 from data_pipeline.rows import write_rows
 from data_pipeline.teacher import prompts
 from data_pipeline.teacher.forms import check_rationale
@@ -36,13 +38,8 @@ def annotate(context: StageContext) -> StageReport:
         "rationale",
         (prompts.rationale(r["record_id"], r["query"], corpus.get(r["skill_id"])) for r in open_rows),
     )
-    written = {row["record_id"]: row["query_capability"] for row in rows if row.get("query_capability")}
-    made_by: dict[str, str] = {}
+    written, made_by = _written("query_capability", rows, open_rows, asked)
     rejected = Counter(asked.failed)
-    for row, result in zip(open_rows, asked.results, strict=True):
-        if result.value:
-            written[row["record_id"]] = result.value["query_capability"]
-            made_by[row["record_id"]] = result.teacher
     found: dict[str, str] = {}
     for row in rows:
         rationale = written.get(row["record_id"], "")
@@ -76,13 +73,8 @@ def rewrite(context: StageContext) -> StageReport:
             for r in open_rows
         ),
     )
-    written = {row["record_id"]: row["implicit_query"] for row in rows if row.get("implicit_query")}
-    made_by: dict[str, str] = {}
+    written, made_by = _written("implicit_query", rows, open_rows, asked)
     rejected = Counter(asked.failed)
-    for row, result in zip(open_rows, asked.results, strict=True):
-        if result.value:
-            written[row["record_id"]] = result.value["implicit_query"]
-            made_by[row["record_id"]] = result.teacher
     found: dict[str, str] = {}
     for row in rows:
         if row["record_id"] not in written:
@@ -102,6 +94,19 @@ def rewrite(context: StageContext) -> StageReport:
     )
     write_rows(context.out / "implicit.jsonl", rows_out)
     return StageReport({"rewritten": len(found)}, rejected, asked.notes)
+
+
+def _written(
+    key: str, rows: Sequence[Mapping[str, Any]], open_rows: Sequence[Mapping[str, Any]], asked: Asked
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The texts under ``key`` by record id, those that stood in the rows and those now written; and who wrote the latter."""
+    written = {row["record_id"]: row[key] for row in rows if row.get(key)}
+    made_by: dict[str, str] = {}
+    for row, result in zip(open_rows, asked.results, strict=True):
+        if result.value:
+            written[row["record_id"]] = result.value[key]
+            made_by[row["record_id"]] = result.teacher
+    return written, made_by
 
 
 def records(context: StageContext) -> StageReport:
@@ -138,10 +143,8 @@ def records(context: StageContext) -> StageReport:
 def audit(context: StageContext) -> StageReport:
     """The independent audit; a finding ends the run."""
     folder = context.inputs["records"]
-    stage2 = folder / "stage2.jsonl"
     report = audit_records(
-        read_stage1(folder / "stage1.jsonl"),
-        read_stage2(stage2) if stage2.stat().st_size else [],
+        *read_both_stages(folder),
         corpus_of(context),
         ExclusionGraph.read(folder / "exclusions.json"),
         quotas_for(quotas_of(context.config), categories_of(context)).total,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, Protocol
@@ -49,7 +50,7 @@ class Client(Protocol):
     async def close(self) -> None: ...
 
 
-class SdkClient:
+class SdkClient(ABC):
     """What both providers' SDKs have in common: they come from one generator and raise the same exceptions.
 
     ``modes`` remembers, for each kind of task, by which means the endpoint took a schema; it outlives the client.
@@ -67,11 +68,13 @@ class SdkClient:
         }
         self.client: Any = self.connect(options)
 
+    @abstractmethod
     def connect(self, options: dict[str, Any]) -> Any:
-        raise NotImplementedError
+        """The SDK's asynchronous client."""
 
+    @abstractmethod
     async def create(self, task: TeacherTask, messages: Messages, mode: str) -> Reply:
-        raise NotImplementedError
+        """One call, the schema imposed by ``mode``; the SDK's exceptions pass."""
 
     async def send(self, task: TeacherTask, messages: Messages) -> Reply:
         """Ask by the best means of imposing the schema that the endpoint takes; a refused one is not tried again."""
