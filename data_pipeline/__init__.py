@@ -26,7 +26,7 @@ from data_pipeline.records import (
     write_records,
 )
 from data_pipeline.rows import RecordError
-from data_pipeline.sampler import SeparatedBatchSampler
+from data_pipeline.sampler import SeparatedBatchSampler, UniqueSkillBatchSampler
 
 __all__ = [
     "BenchQuery",
@@ -41,6 +41,7 @@ __all__ = [
     "Stage1Record",
     "Stage2Record",
     "TrainingRequest",
+    "UniqueSkillBatchSampler",
     "build_records",
     "category_from_prefix",
     "ingest",

@@ -12,6 +12,7 @@ from typing import Any
 from data_pipeline.corpus import SkillCorpus
 from data_pipeline.exclusions import ExclusionGraph
 from data_pipeline.records import SELF_PREFIX, Stage1Record, Stage2Record
+from models.views import format_of_document
 
 KEPT = 20
 FINDINGS = (
@@ -114,7 +115,7 @@ def _audit_candidates(
             report.add("missing_ids", **at, skill_id=skill_id)
             continue
         if skill_id not in documents:
-            documents[skill_id] = corpus.document(skill_id)
+            documents[skill_id] = corpus.document(skill_id, format_of_document(record.positive))
         if documents[skill_id] != text:
             report.add("id_text_mismatches", **at, skill_id=skill_id)
 

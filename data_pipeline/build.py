@@ -41,6 +41,7 @@ from data_pipeline.records import (
 from data_pipeline.tfidf import TfidfSvdEncoder
 from data_pipeline.validation import query_problem, record_problem
 from models.folders import write_json
+from models.views import DEFAULT_FORMAT
 
 if TYPE_CHECKING:
     from models.encoder import Encoder
@@ -77,6 +78,7 @@ def build_records(
     threshold: float = COSINE_THRESHOLD,
     copy_threshold: float = COPY_THRESHOLD,
     query_source: Literal["dense", "bm25"] | QueryRanker = "dense",
+    document_format: str = DEFAULT_FORMAT,
     progress: bool = False,
 ) -> BuiltRecords:
     """Mine negatives for every request and make the records of both stages; deterministic.
@@ -86,6 +88,7 @@ def build_records(
         category: a skill's category; the default suits ids whose prefix is one.
         query_source: the query neighbours' retriever: the encoder (``dense``), BM25 (D.1's controlled variant), or
             any function (requests, k) -> ids per request.
+        document_format: how documents are put together, see :func:`models.views.serialize_document`.
 
     A row that cannot be filled or fails validation is dropped, never repaired; the manifest counts and names it. A request
     without an implicit rewrite has a Stage-I record only.
@@ -95,7 +98,7 @@ def build_records(
     """
     quotas = quotas or NegativeQuotas()
     _check_requests(requests)
-    documents = corpus.documents()
+    documents = corpus.documents(document_format)
     used = encoder if encoder is not None else TfidfSvdEncoder(documents, seed=seed)
     embeddings = used.encode_documents(documents, progress=progress)
     neighbours = nearest_neighbours(corpus.ids, embeddings, NEIGHBOURS, progress)
@@ -128,7 +131,7 @@ def build_records(
             detail = f"{mined.source}: {mined.found} of {mined.wanted}"
             dropped.append(DroppedRow(request.record_id, 1, f"unfilled_{mined.source}", detail))
             continue
-        record = _stage1_record(request, mined.ids, corpus, categories[request.skill_id])
+        record = _stage1_record(request, mined.ids, corpus, categories[request.skill_id], document_format)
         problem = record_problem(record, corpus, exclusions.adjacency, quotas.total)
         if problem:
             dropped.append(DroppedRow(request.record_id, 1, problem))
@@ -151,6 +154,7 @@ def build_records(
         "query_source": query_source if isinstance(query_source, str) else _name_of(query_source),
         "category": _name_of(category),
         "categories": len(set(categories.values())),
+        "document_format": document_format,
         "encoder": {"name": used.name, "fingerprint": used.fingerprint},
         "corpus": {"skills": len(corpus), "sha256": _digest(corpus.ids, documents)},
         "exclusions": exclusions.manifest,
@@ -211,10 +215,10 @@ def _usable(request: TrainingRequest, corpus: SkillCorpus, dropped: list[Dropped
 
 
 def _stage1_record(
-    request: TrainingRequest, negative_ids: tuple[str, ...], corpus: SkillCorpus, category: str
+    request: TrainingRequest, negative_ids: tuple[str, ...], corpus: SkillCorpus, category: str, document_format: str
 ) -> Stage1Record:
-    negatives = tuple(corpus.document(skill_id) for skill_id in negative_ids)
-    positive = corpus.document(request.skill_id)
+    negatives = tuple(corpus.document(skill_id, document_format) for skill_id in negative_ids)
+    positive = corpus.document(request.skill_id, document_format)
     return Stage1Record(
         request.record_id,
         request.query,

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, overload
 
 from data_pipeline.rows import RecordError, read_rows, write_rows
-from models.views import serialize_document
+from models.views import DEFAULT_FORMAT, serialize_document
 
 _TEXT_KEYS = ("skill_id", "name", "description", "body")
+INDEX_TEXT = "index_text"
+"""Key of a row whose document is not put together from its fields, but stands there: what ``skill2query augment`` writes."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,12 @@ class Skill:
     @property
     def document(self) -> str:
         """The serialized text that retrievers see: ``name | description[:300] | body[:2500]`` (E.1)."""
-        return serialize_document(self.name, self.description, self.body)
+        return self.serialize()
+
+    def serialize(self, document_format: str = DEFAULT_FORMAT) -> str:
+        """The text that retrievers of a document format see; a row's own ``index_text``, where it has one, for all of them."""
+        own = self.metadata.get(INDEX_TEXT)
+        return own or serialize_document(self.name, self.description, self.body, document_format)
 
 
 class SkillCorpus(Sequence[Skill]):
@@ -71,13 +78,13 @@ class SkillCorpus(Sequence[Skill]):
         """The skill of that id; KeyError naming it where the corpus has none."""
         return self._skills[self.position(skill_id)]
 
-    def document(self, skill_id: str) -> str:
+    def document(self, skill_id: str, document_format: str = DEFAULT_FORMAT) -> str:
         """The serialized document (E.1) of that id; KeyError naming it where the corpus has none."""
-        return self.get(skill_id).document
+        return self.get(skill_id).serialize(document_format)
 
-    def documents(self) -> list[str]:
+    def documents(self, document_format: str = DEFAULT_FORMAT) -> list[str]:
         """The serialized documents (E.1) of all skills, in corpus order."""
-        return [skill.document for skill in self._skills]
+        return [skill.serialize(document_format) for skill in self._skills]
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> SkillCorpus:

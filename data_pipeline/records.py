@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.rows import RecordError, read_rows, write_rows
+from models.views import format_of_document
 
 SELF_PREFIX = "self/"
 """Record ids of requests that were taken from a skill's own text begin with it, see :mod:`data_pipeline.self_requests`."""
@@ -182,6 +183,15 @@ def _stage_fields(row: _Row, keys: Sequence[str]) -> dict[str, Any]:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
         raise row.error("expected a finite number >= 0", "sample_weight", weight)
     return fields | {"negative_ids": negative_ids, "negatives": negatives, "sample_weight": float(weight)}
+
+
+def format_of_records(records: Sequence[Stage1Record]) -> str:
+    """The one document format of all records' positives, which their texts show; ValueError where there are two."""
+    formats = {format_of_document(record.positive): record for record in records}
+    if len(formats) > 1:
+        first, second = (f"{record.record_id!r} in {name}" for name, record in formats.items())
+        raise ValueError(f"two document formats: record {first}, record {second}; expected one in all records")
+    return next(iter(formats))
 
 
 def _check_counts(path: str | Path, records: Sequence[Stage1Record], n_negatives: int | None) -> None:

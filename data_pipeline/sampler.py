@@ -1,4 +1,4 @@
-"""The separated batch sampler (D.1): batches that avoid repeated skills and positive-negative collisions."""
+"""Batch samplers: one that avoids repeated skills and collisions (D.1), one in which no batch has a skill twice."""
 
 from __future__ import annotations
 
@@ -132,3 +132,65 @@ class SeparatedBatchSampler:
             if other != record
         }
         return len(pairs)
+
+
+class UniqueSkillBatchSampler:
+    """Batches of record positions in which no two records have the same positive (C.1.2 of the Skill2Query paper).
+
+    The separated sampler only prefers such batches. This one leaves records out of an epoch where a skill has more than it has
+    batches: with c_s records of skill s there are as many batches T of size B as satisfy Σ_s min(c_s, T) >= T·B. Which records
+    are left out is the epoch's shuffle alone. Explicit negatives are not looked at: the objective has none.
+
+    Raises:
+        ValueError: fewer skills than one batch has records.
+    """
+
+    def __init__(self, records: Sequence[Stage1Record], batch_size: int, seed: int = 42, epoch: int = 0) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size = {batch_size}: expected at least 1")
+        self.batch_size, self.seed, self.epoch = batch_size, seed, epoch
+        self._by_skill: dict[str, list[int]] = {}
+        for row, record in enumerate(records):
+            self._by_skill.setdefault(record.positive_id, []).append(row)
+        if len(self._by_skill) < batch_size:
+            raise ValueError(
+                f"batch_size = {batch_size}: the {len(records)} records have {len(self._by_skill)} skills, and no batch has one "
+                f"twice; expected at most {len(self._by_skill)}"
+            )
+        sizes = [len(rows) for rows in self._by_skill.values()]
+        self._batches = len(records) // batch_size
+        while sum(min(size, self._batches) for size in sizes) < self._batches * batch_size:
+            self._batches -= 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the batches those of another epoch."""
+        self.epoch = epoch
+        self.__dict__.pop("batches", None)
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return self._batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([list(batch) for batch in self.batches])
+
+    @property
+    def collisions_per_batch(self) -> list[int]:
+        """Pairs of records with one skill in each batch: none."""
+        return [0] * len(self)
+
+    @cached_property
+    def batches(self) -> list[list[int]]:
+        """The epoch's batches, in training order."""
+        rng = random.Random(f"{self.seed}:{self.epoch}")
+        skills = [rng.sample(rows, min(len(rows), len(self))) for rows in self._by_skill.values()]
+        rng.shuffle(skills)
+        kept = set(rng.sample([row for rows in skills for row in rows], len(self) * self.batch_size))
+        # Dealt one after the other, a skill's records, at most as many as there are batches, all go to different ones.
+        batches: list[list[int]] = [[] for _ in range(len(self))]
+        for number, row in enumerate(row for rows in skills for row in rows if row in kept):
+            batches[number % len(self)].append(row)
+        for batch in batches:
+            rng.shuffle(batch)
+        rng.shuffle(batches)
+        return batches

@@ -62,7 +62,14 @@ def add_self_requests(
     Ten negatives a passage would repeat every document of the library some thousand times; the batch supplies the others.
     """
     quotas = NegativeQuotas(skill_neighbours=1, query_neighbours=0, same_category=0, cross_category=0)
-    own = build_records(self_requests(corpus, requests), corpus, quotas=quotas, seed=seed, progress=progress)
+    own = build_records(
+        self_requests(corpus, requests),
+        corpus,
+        quotas=quotas,
+        seed=seed,
+        document_format=built.manifest["document_format"],
+        progress=progress,
+    )
     counts = {"stage1_records": len(own.stage1), "passage_words": PASSAGE_WORDS, "stride": STRIDE}
     manifest = {**built.manifest, "self_requests": counts}
     return replace(built, stage1=[*built.stage1, *own.stage1], manifest=manifest)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from data_pipeline.corpus import SkillCorpus
 from data_pipeline.records import Stage1Record
+from models.views import format_of_document
 
 MIN_QUERY_WORDS = 8
 MAX_QUERY_WORDS = 110
@@ -42,9 +43,11 @@ def record_problem(
     if any(skill_id not in corpus for skill_id in (record.positive_id, *ids)):
         return "unknown_skill"
     texts = (record.positive, *record.negatives)
+    document_format = format_of_document(record.positive)
     if not all(text.strip() for text in texts):
         return "empty_document"
-    if any(corpus.document(skill_id) != text for skill_id, text in zip((record.positive_id, *ids), texts, strict=True)):
+    pairs = zip((record.positive_id, *ids), texts, strict=True)
+    if any(corpus.document(skill_id, document_format) != text for skill_id, text in pairs):
         return "id_text_mismatch"
     if not exclusions.get(record.positive_id, frozenset()).isdisjoint(ids):
         return "excluded_negative"

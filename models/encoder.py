@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from models.views import DEFAULT_FORMAT, DOCUMENT_FORMATS, QUERY_CHARS
+
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
@@ -82,6 +84,8 @@ class SentenceTransformerEncoder:
         own_limit = self._model.max_seq_length
         self.max_length = wanted if own_limit is None else min(wanted, int(own_limit))
         self._model.max_seq_length = self.max_length
+        self.document_format = read_document_format(self.folder)
+        self._query_chars = QUERY_CHARS if self.document_format == "skill2query" else None
         self._fingerprint: str | None = None
 
     @property
@@ -108,7 +112,8 @@ class SentenceTransformerEncoder:
 
     def encode_queries(self, requests: Sequence[str], batch_size: int = 32, progress: bool = False) -> np.ndarray:
         """Embeddings ``[n, d]`` of requests, float32, rows of unit length, in the order given."""
-        return self._encode(self._model.encode_query, requests, batch_size, progress)
+        cut = [request[: self._query_chars] for request in requests]
+        return self._encode(self._model.encode_query, cut, batch_size, progress)
 
     def encode_documents(self, documents: Sequence[str], batch_size: int = 32, progress: bool = False) -> np.ndarray:
         """Embeddings ``[n, d]`` of serialized documents, float32, rows of unit length, in the order given."""
@@ -160,6 +165,20 @@ def resolve_encoder_folder(path_or_id: str | Path) -> Path:
     if not owner or not rest or "/" in rest or owner[0] in ".~" or Path(owner).is_dir():
         raise FileNotFoundError(f"no folder {text}; expected a SentenceTransformer folder or a hub id owner/name")
     return _download(text)
+
+
+def read_document_format(folder: str | Path) -> str:
+    """How the documents of an encoder's folder are put together, as its ``config.json`` says; others' models do not say it.
+
+    Raises:
+        ValueError: a format that we do not know.
+    """
+    path = Path(folder) / "config.json"
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    found = stored.get("document_format") or DEFAULT_FORMAT
+    if found not in DOCUMENT_FORMATS:
+        raise ValueError(f"{path}: document_format is {found!r}; expected one of {', '.join(DOCUMENT_FORMATS)}")
+    return found
 
 
 def _download(hub_id: str) -> Path:

@@ -73,6 +73,7 @@ def export_causal_lm(source: Exportable, out: str | Path) -> Path:
 
 
 def _store_format(backbone: Backbone) -> None:
-    """Keep in config.json what the tokenizer cannot say: the pooling token and the rationale prompt trained on."""
+    """Keep in config.json what the tokenizer cannot say: pooling token, rationale prompt and document format trained on."""
     backbone.model.config.pooling_token_id = backbone.tokenizer.pooling_token_id
     backbone.model.config.rationale_prompt = backbone.tokenizer.prompt_style
+    backbone.model.config.document_format = backbone.tokenizer.document_format

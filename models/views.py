@@ -6,6 +6,7 @@ tests, because a model trained on one spelling and served on another silently lo
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 TASK_INSTRUCTION = (
@@ -20,6 +21,14 @@ TEACHER_SUFFIX = (
 
 DESCRIPTION_CHARS = 300
 BODY_CHARS = 2500
+QUERY_CHARS = 1500
+"""Of a request that models of the ``skill2query`` document format see (C.2.1 of the Skill2Query paper)."""
+
+DEFAULT_FORMAT = "skillreason"
+_LAYOUTS = {"skillreason": ("", "", "", " | "), "skill2query": ("Name: ", "Description: ", "Body: ", "\n")}
+DOCUMENT_FORMATS = tuple(_LAYOUTS)
+"""How a document is put together; a model is trained, exported and searched with one of them."""
+_NAMED = re.compile(r"Name: [^\n]*(?:\n(?:Description|Body): |$)")
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,38 @@ class View:
         return self.prefix + self.content + self.label + self.analysis + self.suffix
 
 
-def serialize_document(name: str, description: str, body: str) -> str:
-    """``name | description[:300] | body[:2500]`` (E.1); documents carry no instruction."""
-    return f"{name} | {description[:DESCRIPTION_CHARS]} | {body[:BODY_CHARS]}"
+def serialize_document(
+    name: str,
+    description: str | None = None,
+    body: str | None = None,
+    document_format: str = DEFAULT_FORMAT,
+    *,
+    description_chars: int = DESCRIPTION_CHARS,
+    body_chars: int = BODY_CHARS,
+) -> str:
+    """``name | description[:300] | body[:2500]`` (E.1), or the lines of C.2.1 of the Skill2Query paper.
+
+    Those are ``Name: …``, ``Description: …`` and ``Body: …``, cut alike; the paper's text keeps the first label only, the other
+    two are ours. Documents carry no instruction. A part that is None is left out with its label, as the poorer index
+    configurations of that paper want it.
+
+    Raises:
+        ValueError: no such format.
+    """
+    if document_format not in _LAYOUTS:
+        raise ValueError(f"document format {document_format!r}; expected one of {', '.join(DOCUMENT_FORMATS)}")
+    *labels, separator = _LAYOUTS[document_format]
+    parts = (
+        name,
+        None if description is None else description[:description_chars],
+        None if body is None else body[:body_chars],
+    )
+    return separator.join(label + part for label, part in zip(labels, parts, strict=True) if part is not None)
+
+
+def format_of_document(document: str) -> str:
+    """The format in which a document was serialized: records keep the text alone, and it says enough."""
+    return "skill2query" if _NAMED.match(document) else DEFAULT_FORMAT
 
 
 def document_view(document: str) -> View:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from retrieval.bm25 import BM25Index
 from retrieval.dense import DenseIndex
 from retrieval.embedding_cache import EmbeddingCache, default_cache_dir
-from retrieval.fusion import fuse
+from retrieval.fusion import fuse, fuse_lists
 from retrieval.ranking import Ranking
 from retrieval.retriever import (
     DenseRetriever,
@@ -26,6 +26,7 @@ __all__ = [
     "Retriever",
     "default_cache_dir",
     "fuse",
+    "fuse_lists",
     "open_retriever",
     "read_fusion_weight",
     "write_fusion_weight",

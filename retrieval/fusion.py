@@ -1,6 +1,8 @@
-"""Weighted reciprocal-rank fusion of a dense and a lexical ranking."""
+"""Reciprocal-rank fusion of several rankings of the same documents."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,24 +33,34 @@ def fuse(dense: Ranking, bm25: Ranking, weight: float, k: int) -> Ranking:
         raise ValueError(f"fusion weight is {weight}; expected a number between 0 (BM25 alone) and 1 (dense alone)")
     if len(dense.ids) != len(bm25.ids):
         raise ValueError(f"{len(dense.ids)} dense rankings and {len(bm25.ids)} of BM25; expected the same queries")
-    rows = [_fuse_row(d, b, weight, k) for d, b in zip(dense.ids, bm25.ids, strict=True)]
+    rows = [fuse_lists(lists, k, (weight, 1 - weight)) for lists in zip(dense.ids, bm25.ids, strict=True)]
     return Ranking.from_rows(rows)
 
 
-def _fuse_row(dense: list[str], bm25: list[str], weight: float, k: int) -> tuple[list[str], np.ndarray]:
-    dense_rank = {skill_id: rank for rank, skill_id in enumerate(dense, start=1)}
-    bm25_rank = {skill_id: rank for rank, skill_id in enumerate(bm25, start=1)}
-    # The union in order of dense rank, then BM25 rank: a stable sort by score then breaks ties that way.
-    union = list(dict.fromkeys([*dense, *bm25]))
-    scores = np.array(
-        [
-            _reciprocal(weight, dense_rank.get(skill_id)) + _reciprocal(1 - weight, bm25_rank.get(skill_id))
-            for skill_id in union
-        ]
-    )
-    order = np.argsort(-scores, kind="stable")[:k]
-    return [union[i] for i in order], scores[order]
+def fuse_lists(
+    lists: Sequence[Sequence[str]], k: int, weights: Sequence[float] | None = None
+) -> tuple[list[str], np.ndarray]:
+    """Fuse any number of lists of one query by ``Σ w_i/(60 + rank_i)``, ranks from 1; the ``k`` best ids and their scores.
 
+    A document that a list lacks gets nothing from it. Equal scores are ordered by the rank in the first list, then in the
+    second, and so on.
 
-def _reciprocal(weight: float, rank: int | None) -> float:
-    return 0.0 if rank is None else weight / (RRF_OFFSET + rank)
+    Args:
+        weights: one a list; None: 1 each, the fusion of a query and its variants.
+
+    Raises:
+        ValueError: ``k`` is not positive, or weights of another number than lists.
+    """
+    check_k(k)
+    weights = [1.0] * len(lists) if weights is None else weights
+    if len(weights) != len(lists):
+        raise ValueError(f"{len(weights)} weights for {len(lists)} rankings; expected one each")
+    scores: dict[
+        str, float
+    ] = {}  # in order of the first list, then of the second: the stable sort breaks ties that way
+    for ids, weight in zip(lists, weights, strict=True):
+        for rank, skill_id in enumerate(ids, start=1):
+            scores[skill_id] = scores.get(skill_id, 0.0) + weight / (RRF_OFFSET + rank)
+    union, values = list(scores), np.array(list(scores.values()))
+    order = np.argsort(-values, kind="stable")[:k]
+    return [union[i] for i in order], values[order]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from models.views import DEFAULT_FORMAT
 from retrieval.bm25 import BM25Index
 from retrieval.dense import DenseIndex
 from retrieval.embedding_cache import EmbeddingCache, default_cache_dir
@@ -77,6 +78,20 @@ def split_model_spec(spec: str | Path) -> tuple[str, str]:
     return kind, path
 
 
+def document_format(spec: str | Path) -> str:
+    """How the documents must be put together for what ``spec`` names: as in the model's training, E.1's format for BM25.
+
+    Raises:
+        FileNotFoundError, ValueError: the model is missing, or its format is unknown.
+    """
+    kind, path = split_model_spec(spec)
+    if kind == "bm25":
+        return DEFAULT_FORMAT
+    from models.encoder import read_document_format, resolve_encoder_folder
+
+    return read_document_format(resolve_encoder_folder(path))
+
+
 def open_retriever(
     spec: str | Path,
     ids: Sequence[str],
@@ -93,7 +108,7 @@ def open_retriever(
 
     Args:
         spec: ``bm25``, a model folder or hub id, or ``hybrid:`` and one of these.
-        ids, texts: the corpus, in its order.
+        ids, texts: the corpus, in its order; texts in the model's :func:`document_format`.
         cache_dir: where document embeddings are kept; :func:`default_cache_dir` if not given.
         max_length, dtype: see :func:`models.encoder.load_encoder`.
         fusion_weight: the hybrid's weight of the dense list; read from the folder's ``retrieval.json`` if not

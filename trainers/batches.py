@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from configs import ConfigError, GrpoConfig, Stage1Config
 from data_pipeline.exclusions import ExclusionGraph
 from data_pipeline.records import Stage1Record
-from data_pipeline.sampler import SeparatedBatchSampler
+from data_pipeline.sampler import SeparatedBatchSampler, UniqueSkillBatchSampler
 
 R = TypeVar("R", bound=Stage1Record)
 
@@ -39,6 +39,7 @@ class BatchSchedule(Generic[R]):
         max_steps: int,
         seed: int,
         exclusions: ExclusionGraph | None,
+        unique_skills: bool = False,
     ):
         if len(records) < batch_size:
             raise ConfigError(
@@ -46,10 +47,14 @@ class BatchSchedule(Generic[R]):
                 "batches are dropped"
             )
         self.records = records
-        self.per_epoch = len(records) // batch_size
+        self._sampler = (
+            UniqueSkillBatchSampler(records, batch_size, seed)
+            if unique_skills
+            else SeparatedBatchSampler(records, batch_size, seed, exclusions=exclusions)
+        )
+        self.per_epoch = len(self._sampler)
         total = self.per_epoch * epochs
         self.total = min(total, max_steps) if max_steps > 0 else total
-        self._sampler = SeparatedBatchSampler(records, batch_size, seed, exclusions=exclusions)
 
     @classmethod
     def of(
@@ -63,6 +68,7 @@ class BatchSchedule(Generic[R]):
             max_steps=config.trainer.total_steps,
             seed=config.run.seed,
             exclusions=exclusions,
+            unique_skills=isinstance(config, Stage1Config) and config.data.sampler == "unique_skill",
         )
 
     def after(self, step: int) -> Iterator[Batch[R]]:

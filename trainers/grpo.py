@@ -25,9 +25,9 @@ from actors.policy_batch import PolicyBatch
 from actors.reward import RewardRequest, RewardResult
 from cluster.errors import cause, last_line
 from cluster.placement import ray_session
-from configs import GrpoConfig, to_yaml
+from configs import ConfigError, GrpoConfig, to_yaml
 from data_pipeline.exclusions import ExclusionGraph
-from data_pipeline.records import Stage2Record, read_stage2
+from data_pipeline.records import Stage2Record, format_of_records, read_stage2
 from evaluation.plots import plot_curves
 from models.generation import Rollout
 from models.tokenization import ModelTokenizer
@@ -69,6 +69,11 @@ def train_grpo(config: GrpoConfig) -> RunFolder:
     schedule = BatchSchedule.of(config, training, exclusions)
     tokenizer = ModelTokenizer.load(config.model.path)
     check_lengths(config, tokenizer)
+    if (found := format_of_records(training)) != tokenizer.document_format:
+        raise ConfigError(
+            f"data.train_file {config.data.train_file} has documents in the format {found}; model.path {config.model.path} was "
+            f"trained on {tokenizer.document_format}: expected the same"
+        )
     load_terms(config.reward.terms)  # the reward actor does the same; here a wrong import path is refused at once
     validation = build_heldout_set(heldout, training, config.validation)
     identity = run_identity(config, training)

@@ -16,7 +16,7 @@ from data_pipeline.heldout import is_heldout
 from data_pipeline.records import SELF_PREFIX, Stage1Record, Stage2Record
 from evaluation.fusion_weight import choose_fusion_weight
 from evaluation.metrics import evaluate_ranking
-from models.views import View, document_view, raw_view
+from models.views import View, document_view, format_of_document, raw_view
 from retrieval import BM25Index, DenseIndex, Ranking
 
 EncodeViews = Callable[[Sequence[View], int], np.ndarray]
@@ -97,7 +97,7 @@ def build_heldout_set(
     chosen = sorted(written or heldout, key=lambda r: _hash(r.record_id))[: config.max_queries]
     if config.corpus_file:
         corpus = SkillCorpus.from_jsonl(Path(config.corpus_file))
-        documents = {skill_id: corpus.document(skill_id) for skill_id in corpus.ids}
+        documents = dict(zip(corpus.ids, corpus.documents(format_of_document(chosen[0].positive)), strict=True))
     else:
         documents = {}
         for record in [*heldout, *training]:

@@ -169,7 +169,7 @@ class PipelineConfig:
     @property
     def asked(self) -> dict[str, dict[str, Any]]:
         """What of each role's teacher decides its answers; limits, prices and addresses do not."""
-        keys = ("kind", "model", "structured", "temperature", "max_output_tokens", "extra")
+        keys = ("kind", "writer", "model", "structured", "temperature", "max_output_tokens", "extra")
         return {role: {key: getattr(self.teacher(role), key) for key in keys} for role in ROLES}
 
     @property

@@ -32,9 +32,11 @@ def open_teacher(config: TeacherConfig, folder: str | Path, prefix: str = "teach
     """
     validate_teacher(config, prefix)
     if config.kind == "offline":
+        from data_pipeline.skill2query.writer import GraphWriter
         from data_pipeline.teacher.offline import OfflineTeacher
+        from data_pipeline.teacher.offline_writer import TextWriter
 
-        return OfflineTeacher()
+        return OfflineTeacher(GraphWriter() if config.writer == "graph" else TextWriter())
     return ApiTeacher(config, folder, prefix)
 
 

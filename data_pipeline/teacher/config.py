@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from configs.load import ConfigError
 
 KINDS = ("offline", "openai", "anthropic")
+WRITERS = ("graph", "text")
 STRUCTURED = {
     "offline": ("auto",),
     "openai": ("auto", "json_schema", "json_object", "none"),
@@ -28,6 +29,7 @@ class TeacherConfig:
     """The model that writes and judges. Keys of APIs are no part of it: it names the environment variable that holds one."""
 
     kind: str = "offline"  # offline (rules on the skill's own text), openai (any endpoint that speaks its protocol) or anthropic
+    writer: str = "graph"  # what the offline teacher writes from: the skill's knowledge graph, or its text alone
     model: str = ""
     base_url: str = (
         ""  # such as http://127.0.0.1:8000/v1 (vLLM), http://127.0.0.1:11434/v1 (Ollama); empty: the provider's own
@@ -74,6 +76,7 @@ def validate_teacher(config: TeacherConfig, prefix: str = "teacher") -> None:
             raise ConfigError(f"{prefix}.{key} is {getattr(config, key)!r}; expected {expected}")
 
     need("kind", config.kind in KINDS, f"one of {', '.join(KINDS)}")
+    need("writer", config.writer in WRITERS, f"one of {', '.join(WRITERS)}")
     structured = STRUCTURED[config.kind]
     need("structured", config.structured in structured, f"one of {', '.join(structured)} with kind {config.kind}")
     for key in ("concurrency", "max_output_tokens", "stop_after_failures"):

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from data_pipeline import ExclusionGraph, SeparatedBatchSampler, Stage1Record
+from data_pipeline import ExclusionGraph, SeparatedBatchSampler, Stage1Record, UniqueSkillBatchSampler
 from data_pipeline.exclusions import ExclusionEdge
 
 
@@ -135,3 +135,58 @@ def test_the_papers_size_takes_seconds() -> None:
     assert len(list(sampler)) == 117
     assert sampler.collisions == 0
     assert time.perf_counter() - start < 30
+
+
+# -- batches in which no skill occurs twice --------------------------------------------------------------------------------
+
+
+def copies(*counts: int) -> list[Stage1Record]:
+    """``counts[i]`` records of skill i."""
+    return [record(f"p{i}") for i, count in enumerate(counts) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "size", "batches"),
+    [
+        ((1,) * 10, 3, 3),  # one record a skill: as many as whole batches
+        ((5, 1, 1, 1), 2, 3),  # min(5, 3) + 3 = 6 = 3 * 2
+        ((4, 4), 2, 4),
+        ((7, 2), 2, 2),  # the second skill has two
+        ((9, 1, 1), 3, 1),
+    ],
+)
+def test_as_many_batches_as_distinct_skills_allow(counts: tuple[int, ...], size: int, batches: int) -> None:
+    records = copies(*counts)
+    for epoch in range(5):
+        sampler = UniqueSkillBatchSampler(records, size, seed=3, epoch=epoch)
+        found = list(sampler)
+        assert len(found) == len(sampler) == batches
+        for batch in found:
+            assert len({records[row].positive_id for row in batch}) == len(batch) == size
+        rows = [row for batch in found for row in batch]
+        assert len(set(rows)) == len(rows)
+
+
+def test_unique_batches_depend_on_seed_and_epoch_alone() -> None:
+    records = copies(*[3] * 20)
+    first = list(UniqueSkillBatchSampler(records, 8, seed=1, epoch=2))
+    moved = UniqueSkillBatchSampler(records, 8, seed=1)
+    moved.set_epoch(2)
+    assert list(moved) == first
+    assert list(UniqueSkillBatchSampler(records, 8, seed=1, epoch=3)) != first
+    assert list(UniqueSkillBatchSampler(records, 8, seed=2, epoch=2)) != first
+
+
+def test_what_an_epoch_leaves_out_differs_by_epoch() -> None:
+    records = copies(6, 1, 1)
+    sampler = UniqueSkillBatchSampler(records, 2, seed=0)
+    seen = set()
+    for epoch in range(30):
+        sampler.set_epoch(epoch)
+        seen |= {row for batch in sampler for row in batch}
+    assert seen == set(range(8))
+
+
+def test_fewer_skills_than_a_batch_are_refused() -> None:
+    with pytest.raises(ValueError, match="the 9 records have 2 skills, and no batch has one twice; expected at most 2"):
+        UniqueSkillBatchSampler(copies(8, 1), 3)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from models.views import document_view, privileged_view, rationale_prompt, raw_view, serialize_document, teacher_view
+from models.views import (
+    document_view,
+    format_of_document,
+    privileged_view,
+    rationale_prompt,
+    raw_view,
+    serialize_document,
+    teacher_view,
+)
 
 INSTRUCTION = (
     "Instruct: Given a task description, retrieve the most relevant skill document that would help an agent complete "
@@ -79,3 +87,35 @@ def test_the_short_rationale_prompt():
 def test_an_unknown_prompt_style_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"'long'.*\['paper', 'short'\]"):
         rationale_prompt(REQUEST, "long")
+
+
+# -- document formats ------------------------------------------------------------------------------------------------------
+
+
+def test_the_lines_of_skill2query():
+    text = serialize_document("chart", "d" * 301, "b" * 2501, "skill2query")
+    assert text == f"Name: chart\nDescription: {'d' * 300}\nBody: {'b' * 2500}"
+
+
+@pytest.mark.parametrize(
+    ("document_format", "expected"),
+    [("skillreason", ("chart", "chart | draws")), ("skill2query", ("Name: chart", "Name: chart\nDescription: draws"))],
+)
+def test_parts_that_are_left_out_take_their_separator_along(document_format: str, expected: tuple[str, str]):
+    assert serialize_document("chart", document_format=document_format) == expected[0]
+    assert serialize_document("chart", "draws", document_format=document_format) == expected[1]
+
+
+def test_the_characters_kept_of_each_part_can_be_given():
+    assert serialize_document("c", "dddd", "bbbb", description_chars=2, body_chars=3) == "c | dd | bbb"
+
+
+@pytest.mark.parametrize("document_format", ["skillreason", "skill2query"])
+def test_a_document_shows_its_format(document_format: str):
+    for parts in (("chart",), ("chart", "draws"), ("chart", "", "Name: x\nDescription: y")):
+        assert format_of_document(serialize_document(*parts, document_format=document_format)) == document_format
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(ValueError, match="document format 'plain'; expected one of skillreason, skill2query"):
+        serialize_document("a", "b", "c", "plain")

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from retrieval import Ranking, fuse
+from retrieval import Ranking, fuse, fuse_lists
 
 
 def ranking(*rows: list[str]) -> Ranking:
@@ -61,3 +61,39 @@ def test_a_weight_outside_zero_to_one_is_refused(weight):
 def test_rankings_of_different_queries_are_refused():
     with pytest.raises(ValueError, match="2 dense rankings and 1 of BM25"):
         fuse(ranking(["a"], ["b"]), ranking(["a"]), 0.5, 1)
+
+
+# -- any number of lists ---------------------------------------------------------------------------------------------------
+
+
+def test_three_lists_without_weights_sum_their_reciprocal_ranks():
+    ids, scores = fuse_lists([["a", "b"], ["b", "c"], ["c", "b", "a"]], k=3)
+    b = Fraction(1, 62) + Fraction(1, 61) + Fraction(1, 62)
+    c = Fraction(1, 62) + Fraction(1, 61)
+    a = Fraction(1, 61) + Fraction(1, 63)
+    assert c > a
+    assert ids == ["b", "c", "a"]
+    np.testing.assert_allclose(scores, [float(b), float(c), float(a)], rtol=1e-12)
+
+
+def test_equal_scores_of_many_lists_go_by_the_first_list_that_differs():
+    assert fuse_lists([["x"], ["y"], ["z"]], k=3)[0] == ["x", "y", "z"]
+
+
+def test_one_list_keeps_its_order():
+    assert fuse_lists([["b", "a", "c"]], k=2)[0] == ["b", "a"]
+
+
+def test_weights_of_another_number_than_lists_are_refused():
+    with pytest.raises(ValueError, match="1 weights for 2 rankings"):
+        fuse_lists([["a"], ["b"]], k=1, weights=[1.0])
+
+
+@pytest.mark.slow  # ranx compiles for half a minute
+def test_ranx_fuses_the_same_lists_to_the_same_scores():
+    ranx = pytest.importorskip("ranx")
+    lists = [["a", "b", "c", "d"], ["d", "a", "e"], ["f", "c", "a", "b", "g"]]
+    runs = [ranx.Run({"q": {i: float(len(ids) - rank) for rank, i in enumerate(ids)}}) for ids in lists]
+    theirs = ranx.fuse(runs, method="rrf", params={"k": 60}, norm=None)["q"]
+    ids, scores = fuse_lists(lists, k=10)
+    assert dict(zip(ids, scores, strict=True)) == pytest.approx(dict(theirs), rel=1e-9)

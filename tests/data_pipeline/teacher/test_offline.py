@@ -66,6 +66,8 @@ def test_actions_begin_with_a_verb_and_leave_out_markup_code_and_what_is_exclude
         ("merge files", "merging files"),
         ("draft letters", "drafting letters"),
         ("take care of cold frames", "cold frames"),
+        ("review, check, or improve the beds", "reviewing, checking, or improving the beds"),
+        ("plan and harvest beds", "planning and harvest beds"),  # no verb that we know
     ],
 )
 def test_an_action_becomes_a_capability(action: str, expected: str):
