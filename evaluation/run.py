@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.corpus import SkillCorpus
-from data_pipeline.records import BenchQuery, read_bench
-from evaluation.metrics import evaluate_ranking
-from models.folders import write_json
-from retrieval.ranking import Ranking
-from retrieval.retriever import HybridRetriever, open_retriever, split_model_spec
+from evaluation.alternatives import read_alternatives, rescore
+from evaluation.benchmarks import load_benchmark
+from evaluation.reranking import rerank as with_reranker
+from evaluation.results import query_rows, score, stored_result, write_result
+from retrieval.reranked import RERANK_DEPTH
+from retrieval.retriever import HybridRetriever, document_format, open_retriever, split_model_spec
 
 DEFAULT_KS = (1, 5, 10)
 
 
 def evaluate(
     model_spec: str | Path,
-    corpus_path: str | Path,
+    corpus_path: str | Path | None,
     bench_path: str | Path,
     out_path: str | Path | None = None,
     *,
@@ -30,26 +30,35 @@ def evaluate(
     dtype: str | None = None,
     fusion_weight: float | None = None,
     batch_size: int = 32,
+    split: str | None = None,
+    alternatives: str | Path | None = None,
+    rerank: str | Path | None = None,
+    rerank_depth: int = RERANK_DEPTH,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Evaluate ``bm25``, a model folder or hub id, or ``hybrid:FOLDER``; return and write the result.
 
-    The result has ``metrics`` (fractions, see :func:`evaluation.metrics.evaluate_ranking`), ``model``,
-    ``corpus``, ``bench``, ``n_queries``, ``n_skills``, ``seconds`` (``read``, ``index``, ``search``,
-    ``total``), ``fusion_weight`` for a hybrid, and ``queries``: per request ``query_id``, the ``depth`` best
-    ``ids`` and their ``scores``.
+    The result has ``metrics`` (fractions, see :func:`evaluation.metrics.score_queries`), what
+    :func:`evaluation.results.score` adds to them, ``model``, ``corpus``, ``bench``, ``benchmark`` (``name``,
+    ``protocol``, ``notes``), ``n_queries``, ``n_skills``, ``seconds`` (``read``, ``index``, ``search``,
+    ``total``), ``fusion_weight`` for a hybrid, ``rerank`` (``model``, ``depth``) with a reranker, ``alternatives``
+    where a file was given, and ``queries``: per request ``query_id``, the ``depth`` best ``ids``, their ``scores``, and its
+    labels.
 
     Args:
         model_spec: what to evaluate.
-        corpus_path: skills as JSONL, plain or gzipped.
-        bench_path: requests as JSONL: ``query_id``, ``query``, and ``skill_id``, ``skill_ids`` or ``qrels``.
+        corpus_path: skills of a bench file (JSONL, plain or gzipped); None for a benchmark that has its own.
+        bench_path: a bench file, or what :func:`evaluation.benchmarks.load_benchmark` takes.
         out_path: JSON file to write; none if not given.
         ks: depths of recall and NDCG.
-        depth: length of each ranking; all metrics but MRR need it to reach their depth.
+        depth: length of each ranking; all metrics but MRR and MAP need it to reach their depth.
         cache_dir: embedding cache, see :func:`retrieval.embedding_cache.default_cache_dir`.
         max_length, dtype: see :func:`models.encoder.load_encoder`.
         fusion_weight: the hybrid's weight; the one stored with the model if not given.
         batch_size: inputs encoded at once.
+        split: part of a benchmark, see :func:`evaluation.benchmarks.load_benchmark`.
+        alternatives: what ``skillreason data alternatives`` wrote: recall is also given with them (A.2).
+        rerank: a reranker that reorders the first ``rerank_depth`` results, see :func:`evaluation.reranking.rerank`.
         progress: show progress bars.
 
     Raises:
@@ -61,14 +70,14 @@ def evaluate(
     if depth < max([*ks, 10]):
         raise ValueError(f"depth is {depth}; expected at least {max([*ks, 10])}, the deepest metric's")
     start = time.perf_counter()
-    corpus = SkillCorpus.from_jsonl(corpus_path)
-    bench = read_bench(bench_path)
-    _check_targets(bench, corpus, bench_path, corpus_path)
+    validated = None if alternatives is None else read_alternatives(alternatives)
+    benchmark = load_benchmark(bench_path, corpus_path, split)
+    corpus = benchmark.corpus
     read = time.perf_counter()
     retriever = open_retriever(
         model_spec,
         corpus.ids,
-        corpus.documents(),
+        corpus.documents(document_format(model_spec)),
         cache_dir=cache_dir,
         max_length=max_length,
         dtype=dtype,
@@ -76,16 +85,23 @@ def evaluate(
         batch_size=batch_size,
         progress=progress,
     )
+    weight = retriever.weight if isinstance(retriever, HybridRetriever) else None
+    if rerank is not None:
+        retriever = with_reranker(retriever, rerank, corpus, rerank_depth, dtype=dtype, progress=progress)
     indexed = time.perf_counter()
-    ranking = retriever.search([query.query for query in bench], depth)
+    ranking = retriever.search([query.query for query in benchmark.queries], depth)
     searched = time.perf_counter()
-    qrels = {query.query_id: query.qrels for query in bench}
     result: dict[str, Any] = {
-        "metrics": evaluate_ranking(ranking, list(qrels), qrels, ks),
+        **score(benchmark, ranking, ks),
         "model": str(model_spec),
-        "corpus": str(corpus_path),
+        "corpus": str(corpus_path or benchmark.source),
         "bench": str(bench_path),
-        "n_queries": len(bench),
+        "benchmark": {
+            "name": benchmark.name,
+            "protocol": benchmark.protocol.description,
+            "notes": list(benchmark.notes),
+        },
+        "n_queries": len(benchmark.queries),
         "n_skills": len(corpus),
         "seconds": {
             "read": round(read - start, 3),
@@ -94,34 +110,13 @@ def evaluate(
             "total": round(searched - start, 3),
         },
     }
-    if isinstance(retriever, HybridRetriever):
-        result["fusion_weight"] = retriever.weight
-    result["queries"] = ranking_rows(list(qrels), ranking)
+    if weight is not None:
+        result["fusion_weight"] = weight
+    if rerank is not None:
+        result["rerank"] = {"model": str(rerank), "depth": rerank_depth}
+    result["queries"] = query_rows(benchmark, ranking)
+    if validated is not None:
+        result["alternatives"] = rescore(stored_result(out_path or "this evaluation", result), validated)
     if out_path is not None:
-        write_json(out_path, result)
+        write_result(out_path, result)
     return result
-
-
-def ranking_rows(query_ids: Sequence[str], ranking: Ranking) -> list[dict[str, Any]]:
-    """Rankings as JSON rows ``{"query_id", "ids", "scores"}``."""
-    return [
-        {"query_id": query_id, "ids": ids, "scores": [float(score) for score in scores[: len(ids)]]}
-        for query_id, ids, scores in zip(query_ids, ranking.ids, ranking.scores, strict=True)
-    ]
-
-
-def _check_targets(
-    bench: Sequence[BenchQuery], corpus: SkillCorpus, bench_path: str | Path, corpus_path: str | Path
-) -> None:
-    lacking = [
-        (query.query_id, skill_id)
-        for query in bench
-        for skill_id, grade in query.qrels.items()
-        if grade > 0 and skill_id not in corpus
-    ]
-    if lacking:
-        query_id, skill_id = lacking[0]
-        raise ValueError(
-            f"{bench_path}: query {query_id!r} has target {skill_id!r}, which {corpus_path} lacks "
-            f"({len(lacking)} such targets); expected every target among its {len(corpus)} skills"
-        )

@@ -14,7 +14,8 @@ _GPU_LIMIT = 2048
 """Results per query that FAISS returns on a GPU; larger requests go to the index on the CPU."""
 _TIE = 1e-5
 """Scores of the library this close may be ties: they come from blocked float32 products."""
-_QUERY_BLOCK = 1024
+_QUERY_BLOCK = 4096
+"""Queries searched at once: FAISS multiplies as many at a time, and smaller matrices cost it half as much again."""
 
 
 class DenseIndex:

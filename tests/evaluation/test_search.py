@@ -53,6 +53,8 @@ def test_hybrid_asks_for_the_fusion_of_the_model_with_bm25(corpus_file, monkeypa
         return BM25Index(ids, texts)
 
     # By import: the package gives the name of this module to its function.
-    monkeypatch.setattr(importlib.import_module("evaluation.search"), "open_retriever", open_bm25)
+    module = importlib.import_module("evaluation.search")
+    monkeypatch.setattr(module, "open_retriever", open_bm25)
+    monkeypatch.setattr(module, "document_format", lambda asked: "skillreason")
     search(model, corpus_file, "draw bar charts", hybrid=hybrid)
     assert opened == [spec]
