@@ -150,7 +150,7 @@ def time_stage1(arguments: argparse.Namespace, folder: Path) -> tuple[list[Timin
         print(f"{variant}: {update:.3f} s an update", flush=True)
 
     pids = Pids()
-    logging.getLogger("trainers.stage1").addHandler(pids)
+    logging.getLogger("trainers.launch").addHandler(pids)
     loaded = config("killed", [*STAGE1["Ray, 2 workers, ZeRO-2"], "trainer.save_freq=5"])
     watch = Watch(RunFolder.of(loaded.run), arguments.updates // 2, lambda: os.kill(pids.pids[1], signal.SIGKILL))
     watch.start()

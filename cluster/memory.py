@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster.shapes import ModelShape
 from configs.parallel import resolve_strategy
-from configs.schema import GrpoConfig, Stage1Config
+from configs.schema import GrpoConfig, RerankerConfig, Stage1Config
 
 FLOAT32 = 4
 LOGIT_CHUNK = 2048
@@ -176,6 +176,20 @@ def stage1_worker(config: Stage1Config, shape: ModelShape) -> Memory:
         writing = saved_activations(shape, written, config.model.dtype)
         writing += logits(shape, rows, config.model.dtype, backward=True)
     return _with(base, activations=max(encoding, writing))
+
+
+def reranker_worker(config: RerankerConfig, shape: ModelShape) -> Memory:
+    """One training process of the reranker, every pair at its longest: a micro-batch, or its share of a window."""
+    data, loss, parallel = config.data, config.loss, config.parallel
+    strategy = resolve_strategy(parallel, "deepspeed")
+    base = trained(shape, config.optim.name, config.model.dtype, strategy, parallel.zero_stage, parallel.workers)
+    window = loss.window_groups * data.max_candidates * data.max_length
+    tokens = _micro_batch(loss.micro_batch_tokens, data.max_length, window) if loss.gradient_cache else window
+    activations = saved_activations(shape, tokens, config.model.dtype)
+    if loss.lambda_lm > 0:  # requests of a pair's length, whose rationales alone have logits
+        rows = -(-data.train_batch_size // parallel.workers) * data.rationale_max_length
+        activations += logits(shape, min(rows, tokens), config.model.dtype, backward=True)
+    return _with(base, activations=activations)
 
 
 def policy_worker(config: GrpoConfig, shape: ModelShape) -> Memory:

@@ -17,13 +17,14 @@ from cluster.memory import (
     kv_tokens,
     policy_worker,
     reference_worker,
+    reranker_worker,
     retriever_worker,
     rollout_worker,
     stage1_worker,
 )
 from cluster.roles import Bundle, PlacementPlan, RolePlan, plan_placement, role_device
 from cluster.shapes import ModelShape, read_shape
-from configs import ConfigError, GrpoConfig, Stage1Config, load_config
+from configs import ConfigError, GrpoConfig, RerankerConfig, Stage1Config, load_config
 from configs.load import config_path
 from configs.parallel import optimizer_conflict, resolve_strategy
 from configs.schema import OptimizerConfig, ParallelConfig
@@ -81,40 +82,43 @@ class Plan:
         }
 
 
-def make_plan(config: Stage1Config | GrpoConfig, gpu_bytes: float, gpus_per_node: int = 8) -> Plan:
+def make_plan(config: Stage1Config | RerankerConfig | GrpoConfig, gpu_bytes: float, gpus_per_node: int = 8) -> Plan:
     """Sizes and places of a configuration's roles on GPUs of ``gpu_bytes``.
 
     Raises:
         ConfigError: a model of unknown shape, or resources that cannot be reserved.
     """
     shape, model = read_shape(config.model.path)
-    if isinstance(config, Stage1Config):
-        return _plan_stage1(config, shape, model, gpu_bytes, gpus_per_node)
-    return _plan_grpo(config, shape, model, gpu_bytes, gpus_per_node)
+    if isinstance(config, GrpoConfig):
+        return _plan_grpo(config, shape, model, gpu_bytes, gpus_per_node)
+    return _plan_workers(config, shape, model, gpu_bytes, gpus_per_node)
 
 
-def _plan_stage1(config: Stage1Config, shape: ModelShape, model: str, gpu: float, per_node: int) -> Plan:
+def _plan_workers(
+    config: Stage1Config | RerankerConfig, shape: ModelShape, model: str, gpu: float, per_node: int
+) -> Plan:
+    def worker(parallel: ParallelConfig) -> Memory:
+        if isinstance(config, Stage1Config):
+            return stage1_worker(replace(config, parallel=parallel), shape)
+        return reranker_worker(replace(config, parallel=parallel), shape)
+
     parallel = config.parallel
     share = Bundle(config.resources.worker_cpus, config.resources.worker_gpus)
     if parallel.workers == 1 and share.gpus == 0 and config.run.device != "cpu":
         share = Bundle(share.cpus, 1.0)  # one worker trains in the driver's process, on the first GPU
     keys = "loss.micro_batch_tokens, parallel.workers"
-    role = Role("worker", parallel.workers, share, stage1_worker(config, shape), _named(parallel, "deepspeed"), keys)
+    role = Role("worker", parallel.workers, share, worker(parallel), _named(parallel, "deepspeed"), keys)
     plan = PlacementPlan((RolePlan("worker", role.members, role.members, share, share),), colocated=False)
     problems: list[str] = []
     if parallel.min_workers:
-        fewest = replace(config, parallel=replace(parallel, workers=parallel.min_workers))
-        least = stage1_worker(fewest, shape)
+        least = worker(replace(parallel, workers=parallel.min_workers))
         if least.peak > gpu:
             problems.append(
                 f"with parallel.min_workers={parallel.min_workers} a worker needs {least.peak / GB:.1f} of {gpu / GB:g} GB: "
                 "a run that has lost nodes would not go on"
             )
 
-    def other(changed: ParallelConfig) -> Memory:
-        return stage1_worker(replace(config, parallel=changed), shape)
-
-    alternatives = _alternatives(config.optim, other, gpu)
+    alternatives = _alternatives(config.optim, worker, gpu)
     return _placed(config.run.name, model, shape, gpu, [role], plan, per_node, alternatives, problems, [])
 
 
@@ -230,7 +234,7 @@ def _placed(
 
 
 def print_plan(name: str, overrides: Sequence[str], gpu_memory: float, per_node: int, *, as_json: bool) -> bool:
-    """Print the plan of a configuration file of either stage; whether everything fits.
+    """Print the plan of a configuration file of a stage or of the reranker; whether everything fits.
 
     Args:
         gpu_memory: of one GPU, in 10^9 bytes.
@@ -240,8 +244,10 @@ def print_plan(name: str, overrides: Sequence[str], gpu_memory: float, per_node:
     if not gpu_memory > 0 or per_node < 1:
         raise ConfigError(f"--gpu-memory {gpu_memory:g}, --gpus-per-node {per_node}; expected numbers above 0")
     sections = OmegaConf.to_container(OmegaConf.load(config_path(name)))
-    stage2 = isinstance(sections, dict) and not sections.keys().isdisjoint({"rollout", "reward", "actor", "ref"})
-    config = load_config(GrpoConfig, name, overrides) if stage2 else load_config(Stage1Config, name, overrides)
+    sections = sections if isinstance(sections, dict) else {}
+    reranker = "max_candidates" in (sections.get("data") or {})
+    stage2 = not sections.keys().isdisjoint({"rollout", "reward", "actor", "ref"})
+    config = load_config(GrpoConfig if stage2 else RerankerConfig if reranker else Stage1Config, name, overrides)
     plan = make_plan(config, gpu_memory * GB, per_node)
     print(json.dumps(plan.as_dict(), indent=2) if as_json else plan_text(plan))
     return not plan.problems

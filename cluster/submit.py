@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import job_environment
-from configs import GrpoConfig, Stage1Config, load_config
+from configs import GrpoConfig, RerankerConfig, Stage1Config, load_config
 from configs.arguments import split_arguments
 
 EXCLUDES = (
@@ -46,6 +46,7 @@ STOP_WAIT_S = 600
 """Seconds a stopped run has to finish its update and write a checkpoint before Ray kills it; Ray's own default is 3."""
 
 INTERRUPTED = 130
+_STAGES = {"stage1": Stage1Config, "grpo": GrpoConfig, "reranker": RerankerConfig}
 _ENVIRONMENT_PACKAGE = "skillreason_job_environment"
 _LOST_CONTACT_S = 300.0
 
@@ -59,7 +60,7 @@ class Job:
     """What is submitted.
 
     Attributes:
-        command: ``train stage1|grpo …`` as ``skillreason`` takes it, or any other command line.
+        command: ``train stage1|grpo|reranker …`` as ``skillreason`` takes it, or any other command line.
         working_dir: folder that travels and that the job runs in.
         wheel: a wheel of the project that travels instead of a folder.
         env_vars: names of environment variables whose values, from this process, the job gets.
@@ -86,7 +87,9 @@ def entrypoint(job: Job) -> str:
     """
     command = list(job.command)
     if not command:
-        raise SubmitError("nothing to submit; expected train stage1 or train grpo with its arguments, or -- COMMAND")
+        raise SubmitError(
+            "nothing to submit; expected train stage1, grpo or reranker with its arguments, or -- COMMAND"
+        )
     if command[0] == "train":
         command = ["python", "-m", "skillreason", *_training_command(command, job)]
     if job.env_vars:  # Ray runs the setup hook in workers, not in the job's own process
@@ -95,8 +98,8 @@ def entrypoint(job: Job) -> str:
 
 
 def _training_command(command: list[str], job: Job) -> list[str]:
-    if len(command) < 3 or command[1] not in {"stage1", "grpo"}:
-        raise SubmitError(f"{shlex.join(command)!r}; expected train stage1 or train grpo, then a configuration")
+    if len(command) < 3 or command[1] not in _STAGES:
+        raise SubmitError(f"{shlex.join(command)!r}; expected train stage1, grpo or reranker, then a configuration")
     name, overrides = split_arguments(command[2:])
     path = Path(name)
     inside = None if job.wheel is not None else job.working_dir.resolve()
@@ -111,8 +114,7 @@ def _training_command(command: list[str], job: Job) -> list[str]:
         name = path.resolve().relative_to(inside).as_posix()
     if path.is_file() or not path.is_absolute():
         file = path if path.is_file() else name
-        stage1 = command[1] == "stage1"
-        run = (load_config(Stage1Config, file, overrides) if stage1 else load_config(GrpoConfig, file, overrides)).run
+        run = load_config(_STAGES[command[1]], file, overrides).run
         if not Path(run.root).is_absolute():
             raise SubmitError(
                 f"run.root is {run.root!r}; expected an absolute path on storage that all nodes share, such as "

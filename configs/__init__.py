@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from configs.load import ConfigError, load_config, to_yaml
-from configs.schema import GrpoConfig, Stage1Config
+from configs.schema import GrpoConfig, RerankerConfig, Stage1Config
 
-__all__ = ["ConfigError", "GrpoConfig", "Stage1Config", "load_config", "to_yaml"]
+__all__ = ["ConfigError", "GrpoConfig", "RerankerConfig", "Stage1Config", "load_config", "to_yaml"]

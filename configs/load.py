@@ -17,6 +17,7 @@ from configs.schema import (
     GrpoConfig,
     OptimizerConfig,
     ParallelConfig,
+    RerankerConfig,
     RunConfig,
     Stage1Config,
     TermConfig,
@@ -160,8 +161,11 @@ def validate(config: Any) -> None:
     _one_of("model.dtype", config.model.dtype, ("float32", "bfloat16"))
     _between("data.heldout_fraction", config.data.heldout_fraction, 0.0, 0.9)
     _at_least("data.train_batch_size", config.data.train_batch_size, 1)
-    _at_least("data.document_max_length", config.data.document_max_length, 8)
     _at_least("trainer.export_max_length", config.trainer.export_max_length, 8)
+    if isinstance(config, RerankerConfig):
+        _validate_reranker(config)
+        return
+    _at_least("data.document_max_length", config.data.document_max_length, 8)
     _at_least("validation.max_queries", config.validation.max_queries, 1)
     _at_least("validation.max_documents", config.validation.max_documents, 1)
     if isinstance(config, Stage1Config):
@@ -237,6 +241,7 @@ def _validate_stage1(config: Stage1Config) -> None:
     _one_of("loss.lm_reduction", config.loss.lm_reduction, ("token_mean", "sum"))
     _at_least("data.max_length", config.data.max_length, 8)
     _between("data.negatives_per_record", config.data.negatives_per_record, 0, 10)
+    _one_of("data.sampler", config.data.sampler, ("separated", "unique_skill"))
     _one_of("data.rationale_prompt", config.data.rationale_prompt, ("", "paper", "short"))
     _at_least("data.rationale_max_length", config.data.rationale_max_length, 1)
     if config.data.rationale_max_length >= config.data.lm_max_length:
@@ -244,6 +249,31 @@ def _validate_stage1(config: Stage1Config) -> None:
             f"data.rationale_max_length is {config.data.rationale_max_length}; expected less than data.lm_max_length, "
             f"{config.data.lm_max_length}"
         )
+
+
+def _validate_reranker(config: RerankerConfig) -> None:
+    _validate_parallel("parallel", config.parallel, "deepspeed", ("optim", config.optim))
+    for key, value in vars(config.resources).items():
+        _at_least(f"resources.{key}", value, 0)
+    _validate_optimizer("optim", config.optim)
+    data, loss = config.data, config.loss
+    _at_least("data.max_candidates", data.max_candidates, 2)
+    _at_least("data.max_length", data.max_length, 8)
+    _at_least("data.rationale_max_length", data.rationale_max_length, 2)
+    _at_least("data.heldout_groups", data.heldout_groups, 1)
+    for key in ("query_chars", "description_chars", "body_chars"):
+        _at_least(f"data.{key}", getattr(data, key), 0)
+    _one_of("data.document_format", data.document_format, ("skillreason", "skill2query"))
+    words = data.answers.split("/")
+    if len(words) != 2 or words[0] == words[1] or not all(words):
+        raise ConfigError(
+            f"data.answers is {data.answers!r}; expected two different words with a slash, such as yes/no"
+        )
+    _positive("loss.tau", loss.tau)
+    for key in ("lambda_distill", "lambda_lm", "micro_batch_tokens"):
+        _at_least(f"loss.{key}", getattr(loss, key), 0)
+    _at_least("loss.window_groups", loss.window_groups, 1)
+    _one_of("loss.distill", loss.distill, ("cosine", "kl"))
 
 
 def _validate_grpo(config: GrpoConfig) -> None:

@@ -88,6 +88,7 @@ class Stage1DataConfig:
     rationale_max_length: int = 96
     rationale_prompt: str = ""  # paper or short; empty: what the model was trained with, or paper
     negatives_per_record: int = 10  # the first k of each record's ten
+    sampler: str = "separated"  # or unique_skill: no batch has a skill twice, whatever explicit negatives it has
     heldout_fraction: float = 0.0  # share of skills, by hash, whose records are kept for validation
 
 
@@ -125,6 +126,54 @@ class Stage1Config:
     optim: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+
+@dataclass
+class RerankerDataConfig:
+    train_file: str = MISSING  # candidate groups (.jsonl, .jsonl.gz), see skillreason data build
+    corpus_file: str = MISSING  # the skills that the groups name
+    train_batch_size: int = 128  # groups of the effective batch; the last, partial one is trained on too
+    max_candidates: int = 20  # of a group; positives stay, then the retriever's order counts
+    max_length: int = 4096  # tokens of a query-document pair with its template
+    rationale_max_length: int = 96
+    instruction: str = (
+        ""  # what the template's <Instruct> says; empty: that of C.2.2 of Skill2Query, which is about skills
+    )
+    answers: str = "yes/no"  # the two words whose logits are compared, each one token of the model
+    document_format: str = "skillreason"  # or skill2query: labeled lines
+    query_chars: int = 0  # characters kept of a query; 0: all
+    description_chars: int = 300
+    body_chars: int = 2500
+    heldout_fraction: float = 0.0  # share of skills, by hash: groups that one of them answers are kept for validation
+    heldout_groups: int = 256  # most groups that are measured in training; ours
+
+
+@dataclass
+class RerankerLossConfig:
+    tau: float = 1.0  # of the scores in eq. 17
+    lambda_distill: float = 1.0  # query-analysis distillation
+    distill: str = "cosine"  # of the query's representations; or kl: of the group's score distributions
+    lambda_lm: float = 0.2  # the rationale given the query
+    micro_batch_tokens: int = 16384  # padded tokens of one forward pass; 0: all pairs of a window at once
+    window_groups: int = 1  # groups per process whose pairs are scored together: the paper's local step
+    gradient_cache: bool = (
+        True  # where a window exceeds micro_batch_tokens, score it twice instead of keeping activations
+    )
+
+
+@dataclass
+class RerankerConfig:
+    """The reranker of E.5 and Table 17; Skill2Query's (C.2.2, C.3.2) is another YAML file."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: RerankerDataConfig = field(default_factory=RerankerDataConfig)
+    loss: RerankerLossConfig = field(default_factory=RerankerLossConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    resources: Stage1ResourcesConfig = field(default_factory=Stage1ResourcesConfig)
+    optim: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-5))
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.corpus import SkillCorpus
-from retrieval.retriever import open_retriever, split_model_spec
+from evaluation.reranking import rerank as with_reranker
+from retrieval.reranked import RERANK_DEPTH
+from retrieval.retriever import document_format, open_retriever, split_model_spec
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A skill found for a request; scores (cosine, BM25 or fused) compare within one search only."""
+    """A skill found for a request; scores (cosine, BM25, fused or a reranker's) compare within one search only."""
 
     skill_id: str
     name: str
@@ -29,6 +31,8 @@ def search(
     *,
     max_length: int | None = None,
     fusion_weight: float | None = None,
+    rerank: str | Path | None = None,
+    rerank_depth: int = RERANK_DEPTH,
     progress: bool = False,
 ) -> list[Hit]:
     """The ``k`` best skills of a corpus file for one request, best first; fewer if the corpus is smaller.
@@ -42,6 +46,7 @@ def search(
         cache_dir: embedding cache, see :func:`retrieval.embedding_cache.default_cache_dir`.
         max_length: see :func:`models.encoder.load_encoder`.
         fusion_weight: the hybrid's weight; the one stored with the model if not given.
+        rerank: a reranker that reorders the first ``rerank_depth`` results, see :func:`evaluation.reranking.rerank`.
         progress: show a bar while documents are encoded.
 
     Raises:
@@ -61,12 +66,14 @@ def search(
     retriever = open_retriever(
         spec,
         corpus.ids,
-        corpus.documents(),
+        corpus.documents(document_format(spec)),
         cache_dir=cache_dir,
         max_length=max_length,
         fusion_weight=fusion_weight,
         progress=progress,
     )
+    if rerank is not None:
+        retriever = with_reranker(retriever, rerank, corpus, rerank_depth)
     ranking = retriever.search([request], k)
     skills = [corpus.get(skill_id) for skill_id in ranking.ids[0]]
     return [

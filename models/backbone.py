@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -54,8 +54,11 @@ class Backbone(nn.Module):
         model.get_input_embeddings().padding_idx = None
 
     @classmethod
-    def load(cls, path: str | Path, *, dtype: str = "float32", device: str = "cpu") -> Backbone:
+    def load(cls, path: str | Path, *, dtype: str = "float32", device: str = "cpu", **settings: Any) -> Self:
         """Load a local folder or a hub id of any causal LM that transformers knows.
+
+        Args:
+            settings: what the initializer of a kind of backbone takes beside these.
 
         Raises:
             BackboneError: no such folder, no safetensors weights, or an untied checkpoint without ``lm_head.weight``.
@@ -94,10 +97,10 @@ class Backbone(nn.Module):
                     "log-probabilities are taken from the output embeddings alone"
                 )
         model.config.use_cache = False
-        return cls(model, tokenizer, compute_dtype=DTYPES[dtype], source=source)
+        return cls(model, tokenizer, compute_dtype=DTYPES[dtype], source=source, **settings)
 
     def forward(self, face: str, *args: Any) -> Any:
-        """Call ``embed`` or ``response_log_probs``: wrappers that shard a module act when it is called as a whole."""
+        """Call a face by its name, such as ``embed``: wrappers that shard a module act when it is called as a whole."""
         return getattr(self, face)(*args)
 
     # -- the encoder face -----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from models.views import View, rationale_prompt
+from models.views import DEFAULT_FORMAT, View, rationale_prompt
 
 
 class BackboneError(ValueError):
@@ -20,21 +20,25 @@ class ModelTokenizer:
         hf: the transformers tokenizer; with special tokens it appends the pooling token by itself, so that an exported folder
             pools where training did.
         pooling_token_id: token whose hidden state is the embedding; always the last one of an encoded sequence.
+        own_post_processor: what the tokenizer appended by itself when it was loaded; for exports that pool nothing.
         pad_id: id used for padding. Masks never come from comparing ids with it: for Qwen3-Embedding both ids are one.
         eos_id: the token that ends a rationale.
         stop_token_ids: ids at which generation stops.
         prompt_style: which rationale prompt the model was trained on, see :func:`models.views.rationale_prompt`.
+        document_format: how its documents are put together, see :func:`models.views.serialize_document`.
     """
 
     def __init__(self, hf: Any, config: Any):
         """Wrap a transformers tokenizer with its model's config (which may hold ``pooling_token_id``)."""
         self.hf = hf
         self.pooling_token_id = _find_pooling_token(config, hf)
+        self.own_post_processor = hf.backend_tokenizer.post_processor
         _append_pooling_token(hf, self.pooling_token_id)
         self.pad_id: int = hf.pad_token_id if hf.pad_token_id is not None else self.pooling_token_id
         self.eos_id: int = hf.eos_token_id if hf.eos_token_id is not None else self.pooling_token_id
         self.stop_token_ids = tuple(dict.fromkeys([self.eos_id, self.pooling_token_id]))
         self.prompt_style: str = getattr(config, "rationale_prompt", None) or "paper"
+        self.document_format: str = getattr(config, "document_format", None) or DEFAULT_FORMAT
 
     @classmethod
     def load(cls, path: str | Path) -> ModelTokenizer:

@@ -122,7 +122,14 @@ def stage1_backward(engine: Engine, batch: Stage1Batch, config: Stage1LossConfig
     retrieval = config.lambda_raw > 0 or config.lambda_cot > 0 or config.lambda_kl > 0
     value, metrics = _retrieval_backward(engine, batch, config, update) if retrieval else (0.0, {})
     if config.lambda_lm > 0:
-        metrics["loss/lm"] = _lm_backward(engine, batch, config)
+        metrics["loss/lm"] = rationale_backward(
+            engine,
+            batch.prompts,
+            batch.rationales,
+            weight=config.lambda_lm,
+            reduction=config.lm_reduction,
+            token_budget=config.micro_batch_tokens,
+        )
         value += config.lambda_lm * metrics["loss/lm"]
     return {"loss/total": value, **metrics}
 
@@ -179,21 +186,36 @@ def _retrieval_backward(
     return total.item(), metrics
 
 
-def _lm_backward(engine: Engine, batch: Stage1Batch, config: Stage1LossConfig) -> float:
-    """Eq. 6 over the batch, spread over the ranks, one micro-batch at a time."""
-    total_tokens = float(sum(len(r) for r in batch.rationales))
-    lengths = [len(p) + len(r) for p, r in zip(batch.prompts, batch.rationales, strict=True)]
+def rationale_backward(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    rationales: Sequence[Sequence[int]],
+    *,
+    weight: float,
+    reduction: str = "token_mean",
+    token_budget: int,
+) -> float:
+    """Accumulate ``weight`` times eq. 6 over the batch, spread over the ranks, one micro-batch at a time; its value. Collective.
+
+    Args:
+        prompts: ``[N]``, the whole batch on every rank.
+        rationales: ``[N]`` with their end tokens.
+        token_budget: padded tokens of a micro-batch.
+
+    Raises:
+        FloatingPointError: the loss is not finite; on every rank, with no gradients left.
+    """
+    total_tokens = float(sum(len(r) for r in rationales))
+    lengths = [len(p) + len(r) for p, r in zip(prompts, rationales, strict=True)]
     ranks = engine.collectives
     value = torch.zeros((), device=engine.device)
-    for rows in plan_over_ranks(lengths, config.micro_batch_tokens, ranks.size)[ranks.rank]:
+    for rows in plan_over_ranks(lengths, token_budget, ranks.size)[ranks.rank]:
         if not rows:
             engine.dummy_pass("response_log_probs", backward=True)
             continue
-        log_probs, _, mask = engine.response_log_probs(
-            [batch.prompts[r] for r in rows], [batch.rationales[r] for r in rows]
-        )
-        loss = rationale_lm_loss(log_probs, mask, config.lm_reduction, total_tokens, len(batch.rationales))
-        engine.backward(config.lambda_lm * loss)
+        log_probs, _, mask = engine.response_log_probs([prompts[r] for r in rows], [rationales[r] for r in rows])
+        loss = rationale_lm_loss(log_probs, mask, reduction, total_tokens, len(rationales))
+        engine.backward(weight * loss)
         value += loss.detach()
     total = ranks.sum(value).item()
     if not math.isfinite(total):

@@ -15,6 +15,9 @@ import typer
 
 from skillreason.cluster_cli import ConfigArguments, ConfigOption, cluster_app, jobs_app
 from skillreason.data_cli import data_app
+from skillreason.evaluate_cli import evaluate_app
+from skillreason.skg_cli import skg_app
+from skillreason.skill2query_commands import app as skill2query_app
 
 app = typer.Typer(
     name="skillreason",
@@ -24,17 +27,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-train_app = typer.Typer(help="Train a retriever: stage1, then grpo.", no_args_is_help=True)
+train_app = typer.Typer(
+    help="Train a retriever: stage1, then grpo; and a reranker for what it finds.", no_args_is_help=True
+)
 backbone_app = typer.Typer(help="Make or fetch small backbones for machines without a GPU.", no_args_is_help=True)
 app.add_typer(train_app, name="train")
 app.add_typer(data_app, name="data")
+app.add_typer(skg_app, name="skg")
+app.add_typer(skill2query_app, name="skill2query")
 app.add_typer(backbone_app, name="backbone")
 app.add_typer(cluster_app)
+app.add_typer(evaluate_app)
 app.add_typer(jobs_app, name="jobs")
-
-CacheDir = Annotated[
-    Path | None, typer.Option(help="embedding cache (default: in $SKILLREASON_CACHE or ~/.cache/skillreason)")
-]
 
 
 def _example(text: str) -> str:
@@ -90,6 +94,9 @@ def records(
         bool, typer.Option("--self-requests", help="add passages of the skills' and requests' text to Stage I")
     ] = False,
     query_source: Annotated[str, typer.Option(help="query neighbours from: dense or bm25")] = "dense",
+    document_format: Annotated[
+        str, typer.Option(help="skillreason (name | description | body) or skill2query (labeled lines)")
+    ] = "skillreason",
     seed: Annotated[int, typer.Option(help="seed of the sampled negatives")] = 42,
 ) -> None:
     """Mine ten negatives for every training request and write the records of both stages."""
@@ -108,7 +115,15 @@ def records(
         from models.encoder import load_encoder
 
         used = load_encoder(encoder)
-    built = build_records(rows, skills, encoder=used, query_source=query_source, seed=seed, progress=True)  # type: ignore[arg-type]
+    built = build_records(
+        rows,
+        skills,
+        encoder=used,
+        query_source=query_source,  # type: ignore[arg-type]
+        document_format=document_format,
+        seed=seed,
+        progress=True,
+    )
     if self_requests and requests is not None:
         built = add_self_requests(built, skills, rows, seed, progress=True)
     if not built.stage1:
@@ -206,63 +221,21 @@ def train_grpo_command(
     print(f"done: {train_grpo(loaded).root}")
 
 
-@app.command(
-    epilog=_example(
-        "skillreason evaluate --model runs/mine/export --corpus corpus.jsonl --bench bench.jsonl --out out.json"
-    )
+@train_app.command(
+    "reranker", epilog=_example("skillreason train reranker reranker_0.6b run.name=mine data.train_file=groups.jsonl")
 )
-def evaluate(
-    model: Annotated[str, typer.Option(help="model folder or hub id, bm25, or hybrid:FOLDER")],
-    corpus: Annotated[Path, typer.Option(help="skills (JSONL, plain or gzipped)")],
-    bench: Annotated[Path, typer.Option(help="requests with skill_id, skill_ids or qrels (JSONL)")],
-    out: Annotated[Path, typer.Option(help="JSON with metrics and the top 100 of every request")],
-    fusion_weight: Annotated[float | None, typer.Option(help="weight of the dense list in a hybrid")] = None,
-    max_length: Annotated[int | None, typer.Option(help="tokens kept of an input (default: the model's)")] = None,
-    cache_dir: CacheDir = None,
+def train_reranker_command(
+    arguments: ConfigArguments = None,
+    config: ConfigOption = None,
 ) -> None:
-    """Rank every request of a benchmark against a corpus and print recall and NDCG."""
-    from evaluation import evaluate as run_evaluate
+    """Reranker: a cross-encoder learns to order the candidate groups of skillreason data build (docs/reranker.md)."""
+    from configs import RerankerConfig, load_config
+    from configs.arguments import split_arguments
 
-    result = run_evaluate(
-        model,
-        corpus,
-        bench,
-        out,
-        cache_dir=cache_dir,
-        max_length=max_length,
-        fusion_weight=fusion_weight,
-        progress=True,
-    )
-    print(f"{model} on {result['n_queries']} requests, {result['n_skills']} skills:")
-    for name, value in result["metrics"].items():
-        print(f"  {name:<10} {value:.4f}")
+    loaded = load_config(RerankerConfig, *split_arguments(arguments or [], config))
+    from trainers.reranker import train_reranker
 
-
-@app.command(
-    epilog=_example(
-        'skillreason search --model runs/demo/export --corpus corpus.jsonl "our checkout test fails now and then"'
-    )
-)
-def search(
-    request: Annotated[str, typer.Argument(help="what you want done, in your words")],
-    model: Annotated[str, typer.Option(help="model folder or hub id, bm25, or hybrid:FOLDER")],
-    corpus: Annotated[Path, typer.Option(help="skills (JSONL, plain or gzipped)")],
-    k: Annotated[int, typer.Option("--k", "-k", help="skills to show")] = 10,
-    hybrid: Annotated[bool, typer.Option("--hybrid", help="fuse with BM25")] = False,
-    fusion_weight: Annotated[float | None, typer.Option(help="weight of the dense list in a hybrid")] = None,
-    cache_dir: CacheDir = None,
-) -> None:
-    """Print the skills that fit a request, best first, with their scores."""
-    from evaluation import search as run_search
-
-    hits = run_search(model, corpus, request, k, hybrid, cache_dir, fusion_weight=fusion_weight, progress=True)
-    for rank, hit in enumerate(hits, start=1):
-        print(f"{rank:>3}  {hit.score:7.4f}  {hit.skill_id}\n              {_shorten(hit.description)}")
-
-
-def _shorten(text: str, width: int = 100) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
+    print(f"done: {train_reranker(loaded).root}")
 
 
 def main(argv: list[str] | None = None) -> None:

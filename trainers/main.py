@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from configs import GrpoConfig, Stage1Config, load_config
+from configs import GrpoConfig, RerankerConfig, Stage1Config, load_config
 from configs.errors import EXPECTED_ERRORS
 from trainers.interrupt import EXIT_CODE, Interrupted
 from trainers.run_folder import RunFolder
 
-C = TypeVar("C", Stage1Config, GrpoConfig)
+C = TypeVar("C", Stage1Config, RerankerConfig, GrpoConfig)
 
 
 def main(schema: type[C], train: Callable[[C], RunFolder], argv: list[str] | None = None) -> None:

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from configs import ConfigError, to_yaml
-from configs.schema import GrpoConfig, RunConfig, Stage1Config
+from configs.schema import GrpoConfig, RerankerConfig, RunConfig, Stage1Config
 from data_pipeline.records import Stage1Record, record_to_row
 from models.folders import atomic_write_text, remove_leftovers
 from objectives.checkpoint import list_checkpoints, read_checkpoint_state
 
 logger = logging.getLogger(__name__)
 
-C = TypeVar("C", Stage1Config, GrpoConfig)
+AnyConfig = Stage1Config | GrpoConfig | RerankerConfig
+C = TypeVar("C", bound=AnyConfig)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class RunFolder:
                 logger.info("removed what killed processes left in %s: %s", self.root, ", ".join(leftovers))
             yield
 
-    def write_config(self, config: Stage1Config | GrpoConfig) -> None:
+    def write_config(self, config: AnyConfig) -> None:
         """Write the resolved configuration."""
         atomic_write_text(self.root / "config.yaml", to_yaml(config))
 
@@ -113,20 +114,24 @@ class RunFolder:
         return checkpoint
 
 
-def check_input_files(config: Stage1Config | GrpoConfig) -> None:
+def check_input_files(config: AnyConfig) -> None:
     """Refuse file names that are wrong before anything starts.
 
     Raises:
         ConfigError: naming the key and the file that does not exist.
     """
-    files = {
-        "data.train_file": config.data.train_file,
-        "data.exclusions_file": config.data.exclusions_file,
-        "validation.corpus_file": config.validation.corpus_file,
-    }
-    for key, file in files.items():
+    for prefix, section, name in _input_files(config):
+        file = getattr(section, name)
         if file and not Path(file).is_file():
-            raise ConfigError(f"{key} is {file!r}: no such file")
+            raise ConfigError(f"{prefix}.{name} is {file!r}: no such file")
+
+
+def _input_files(config: AnyConfig) -> list[tuple[str, Any, str]]:
+    """Section by name and itself, and key, of every file that a run reads."""
+    files: list[tuple[str, Any, str]] = [("data", config.data, "train_file")]
+    if isinstance(config, RerankerConfig):
+        return [*files, ("data", config.data, "corpus_file")]
+    return [*files, ("data", config.data, "exclusions_file"), ("validation", config.validation, "corpus_file")]
 
 
 def with_absolute_paths(config: C) -> C:
@@ -134,10 +139,8 @@ def with_absolute_paths(config: C) -> C:
     config = deepcopy(config)
     keys: list[tuple[Any, str]] = [
         (config.model, "path"),
-        (config.data, "train_file"),
-        (config.data, "exclusions_file"),
-        (config.validation, "corpus_file"),
         (config.run, "root"),
+        *((section, key) for _, section, key in _input_files(config)),
     ]
     if isinstance(config, GrpoConfig):
         keys.append((config.reward, "retriever_path"))
@@ -159,20 +162,22 @@ def run_identity(config: Stage1Config | GrpoConfig, records: Sequence[Stage1Reco
     return {
         "stage": "stage1" if isinstance(config, Stage1Config) else "grpo",
         "data.train_batch_size": config.data.train_batch_size,
+        "data.sampler": config.data.sampler if isinstance(config, Stage1Config) else "separated",
         "run.seed": config.run.seed,
         "records of data.train_file": f"{len(records)} ({digest.hexdigest()[:16]})",
-        "data.exclusions_file": _file_digest(Path(exclusions)) if exclusions else "",
-        "model.path": _model_digest(config.model.path),
+        "data.exclusions_file": file_digest(Path(exclusions)) if exclusions else "",
+        "model.path": model_digest(config.model.path),
     }
 
 
-def _model_digest(path: str) -> str:
+def model_digest(path: str) -> str:
     """A local folder's weights by content, a hub id by its name."""
     weights = sorted(Path(path).glob("*.safetensors"))
-    return " ".join(_file_digest(file) for file in weights) if weights else path
+    return " ".join(file_digest(file) for file in weights) if weights else path
 
 
-def _file_digest(file: Path) -> str:
+def file_digest(file: Path) -> str:
+    """Of a file's content."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()[:16]
 

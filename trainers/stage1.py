@@ -5,25 +5,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import Any
 
-from tqdm import tqdm
-
-from actors.device import place
-from configs import ConfigError, Stage1Config
-from configs.errors import EXPECTED_ERRORS
-from configs.parallel import resolve_strategy
+from configs import Stage1Config
 from models.tokenization import ModelTokenizer
-from objectives.checkpoint import read_checkpoint_state
-from trainers.events import EventLog
-from trainers.interrupt import Interrupted, StopRequest
+from trainers.launch import run_stage
 from trainers.lengths import check_lengths
-from trainers.run_folder import RunFolder, check_input_files, run_identity, with_absolute_paths
-from trainers.session import Command, LocalSession, progress_bar
+from trainers.run_folder import RunFolder, check_input_files, run_identity
+from trainers.session import Session
 from trainers.stage1_loop import Stage1Data, Stage1Loop, train_in_group
-from trainers.tracking import wandb_environment
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +33,6 @@ def train_stage1(config: Stage1Config) -> RunFolder:
         Interrupted: after Ctrl-C, with the checkpoint of the last complete update written.
     """
     check_input_files(config)
-    run = RunFolder.of(config.run)
     data = Stage1Data.read(config)
     tokenizer = ModelTokenizer.load(config.model.path)
     tokenizer.prompt_style = config.data.rationale_prompt or tokenizer.prompt_style
@@ -53,98 +43,18 @@ def train_stage1(config: Stage1Config) -> RunFolder:
             config.loss.kl_start_update,
             data.schedule.total,
         )
-    identity = run_identity(config, data.training)
-    with run.lock():
-        checkpoint = run.checkpoint_to_resume(identity)
-        if resolve_strategy(config.parallel, "deepspeed") == "single":
-            device = place(config.run.device, config.run.threads, config.run.seed)
-            with LocalSession("Stage I", EventLog(run.events)) as session:
-                loop = Stage1Loop(config, data, device, session, identity)
-                run.write_config(config)
-                step, command = loop.run_to_end()
-            stopped = command == Command.STOP
-        else:
-            step = read_checkpoint_state(checkpoint)["step"] if checkpoint else 0
-            step, stopped = _train_on_ray(config, run, identity, step, data.schedule.total)
-    if stopped:
-        raise Interrupted(f"stopped at update {step} of {data.schedule.total}; run it again to go on: {run.root}")
-    return run
 
+    def loop_of(config: Any, device: str, session: Session | None, identity: dict[str, Any]) -> Stage1Loop:
+        return Stage1Loop(config, data, device, session, identity)
 
-def _train_on_ray(
-    config: Stage1Config, run: RunFolder, identity: dict[str, Any], step: int, total: int
-) -> tuple[int, bool]:
-    """Train in a group; returns the last update made and whether the run was stopped before its end."""
-    from cluster.controller import GroupLost
-    from cluster.elastic import GroupSize, check_room, run_group
-    from cluster.monitor import GroupStatus
-    from cluster.placement import ray_session
-
-    parallel, resources = config.parallel, config.resources
-    size = GroupSize(parallel.workers, parallel.min_workers, resources.worker_cpus, resources.worker_gpus)
-    if config.run.device == "cuda" and not size.gpus:
-        raise ConfigError(
-            "run.device is 'cuda' and resources.worker_gpus is 0; expected the GPUs of one worker, such as 1"
-        )
-    if size.gpus != int(size.gpus):
-        raise ConfigError(
-            f"resources.worker_gpus is {size.gpus:g}; expected a whole number, such as 1: NCCL refuses two workers on one GPU"
-        )
-    if parallel.min_workers and not size.bundle:
-        raise ConfigError(
-            "parallel.min_workers is set and resources.worker_cpus and resources.worker_gpus are 0; expected what one worker "
-            "reserves: the number of workers follows from the room for them"
-        )
-    shared = with_absolute_paths(config)
-    if not size.gpus:
-        shared.run.device = "cpu"
-    events = EventLog(run.events)
-    with ray_session() as may_grow, contextlib.ExitStack() as stack:
-        if not may_grow:
-            check_room(size)
-        run.write_config(config)
-        stop = stack.enter_context(StopRequest())
-        bar: tqdm = stack.enter_context(contextlib.closing(progress_bar("Stage I", total, step)))
-
-        members: tuple[str, ...] = ()
-
-        def watch(status: GroupStatus) -> None:
-            nonlocal members
-            for event in status.events:
-                events.add(**event)
-            if status.members != members:
-                members = status.members
-                logger.info(
-                    "training on %d workers from update %d on: %s", len(members), status.step, ", ".join(members)
-                )
-            if status.step != bar.n:
-                shown = {name: f"{value:.3f}" for name, value in status.shown.items()}
-                bar.set_postfix({**shown, "workers": status.workers}, refresh=False)
-                bar.update(status.step - bar.n)  # backwards after a loss
-
-        try:
-            outcome = run_group(
-                train_in_group,
-                {"config": shared, "identity": identity},
-                name=config.run.name,
-                size=size,
-                max_restarts=config.trainer.max_restarts,
-                wait_s=resources.wait_s if may_grow else 0.0,
-                fatal=EXPECTED_ERRORS,
-                watch=watch,
-                stop_requested=lambda: stop.requested,
-                saved=step,
-                restarts=events.count("restart"),
-                seconds_lost=events.total("seconds"),
-                environment=wandb_environment(),
-            )
-        except GroupLost as error:
-            events.add("lost", str(error))
-            raise
-    if outcome is None:  # stopped while there was no group
-        newest = run.latest_checkpoint()
-        return (read_checkpoint_state(newest)["step"] if newest else 0), True
-    return outcome["step"], outcome["stopped"]
+    return run_stage(
+        config,
+        run_identity(config, data.training),
+        data.schedule.total,
+        title="Stage I",
+        loop_of=loop_of,
+        in_group=train_in_group,
+    )
 
 
 if __name__ == "__main__":

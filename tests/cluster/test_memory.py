@@ -19,13 +19,14 @@ from cluster.memory import (
     kv_tokens,
     logits,
     policy_worker,
+    reranker_worker,
     rollout_worker,
     saved_activations,
     stage1_worker,
     trained,
 )
 from cluster.shapes import KNOWN, ModelShape
-from configs import GrpoConfig, Stage1Config, load_config
+from configs import GrpoConfig, RerankerConfig, Stage1Config, load_config
 from models import backbone
 from models.backbone import Backbone
 
@@ -162,6 +163,17 @@ def test_without_a_gradient_cache_a_worker_keeps_its_whole_share_of_the_batch():
     tokens = 32 * 13 * 2048
     assert stage1_worker(uncached, shape).activations == saved_activations(shape, tokens, "bfloat16")
     assert stage1_worker(cached, shape).activations < stage1_worker(uncached, shape).activations / 10
+
+
+def test_a_reranker_without_a_cache_keeps_its_window_of_pairs():
+    shape, keys = KNOWN["Qwen/Qwen3-Embedding-0.6B"], ["loss.lambda_lm=0"]
+    cached = load_config(RerankerConfig, "reranker_0.6b", keys)
+    uncached = load_config(
+        RerankerConfig, "reranker_0.6b", [*keys, "loss.gradient_cache=false", "loss.window_groups=2"]
+    )
+    # two groups of twenty pairs of 4,096 tokens; with a cache the budget of 16,384
+    assert reranker_worker(uncached, shape).activations == saved_activations(shape, 2 * 20 * 4096, "bfloat16")
+    assert reranker_worker(cached, shape).activations == saved_activations(shape, 16384, "bfloat16")
 
 
 def test_a_sequence_longer_than_the_budget_is_a_micro_batch_of_its_own():

@@ -14,7 +14,7 @@ from configs import ConfigError, GrpoConfig, Stage1Config, load_config
 from skillreason.cli import main
 
 GPU = 80e9
-SHIPPED = ["stage1_0.6b", "stage1_4b", "grpo_0.6b", "grpo_4b"]
+SHIPPED = ["stage1_0.6b", "stage1_4b", "grpo_0.6b", "grpo_4b", "reranker_0.6b", "reranker_4b"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -44,7 +44,7 @@ def test_a_training_command_becomes_the_job_s_with_words_quoted(tmp_path: Path):
     ("command", "message"),
     [
         ([], "nothing to submit"),
-        (["train", "reranker", "x"], "expected train stage1 or train grpo"),
+        (["train", "encoder", "x"], "expected train stage1, grpo or reranker"),
         (["train", "grpo", "grpo_0.6b"], "run.root is 'runs'; expected an absolute path"),
         (["train", "grpo", "grpo_0.7b", "run.root=/r"], "no configuration file grpo_0.7b"),
         (["train", "grpo", "grpo_0.6b", "run.root=/r", "actor.optm.lr=1"], "did you mean actor.optim"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from configs import ConfigError, GrpoConfig, Stage1Config, load_config, to_yaml
+from configs import ConfigError, GrpoConfig, RerankerConfig, Stage1Config, load_config, to_yaml
 from configs.load import config_path
 
 REQUIRED = ["run.name=r", "model.path=m", "data.train_file=t"]
@@ -213,6 +214,28 @@ def test_a_loss_without_any_term_is_refused():
 def test_an_impossible_grpo_value_names_its_key(override: str, message: str):
     with pytest.raises(ConfigError, match=message):
         grpo(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.max_candidates=1", "data.max_candidates is 1; expected at least 2"),
+        ("data.answers=yes", "expected two different words with a slash, such as yes/no"),
+        ("data.answers=no/no", "data.answers is 'no/no'"),
+        ("data.document_format=html", "data.document_format is 'html'; expected one of skillreason, skill2query"),
+        ("data.body_chars=-1", "data.body_chars is -1"),
+        ("data.train_batch_size=0", "data.train_batch_size is 0"),
+        ("loss.tau=0", "loss.tau is 0.0; expected a number above 0"),
+        ("loss.lambda_distill=-1", "loss.lambda_distill is -1.0"),
+        ("loss.distill=mse", "loss.distill is 'mse'; expected one of cosine, kl"),
+        ("loss.window_groups=0", "loss.window_groups is 0; expected at least 1"),
+        ("optim.lr=0", "optim.lr is 0.0"),
+        ("parallel.strategy=single", "parallel.workers is 8; expected 1 worker"),
+    ],
+)
+def test_an_impossible_reranker_value_names_its_key(override: str, message: str):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(RerankerConfig, "reranker_0.6b", [override])
 
 
 def test_masking_exclusions_without_a_graph_is_refused():

@@ -1,4 +1,4 @@
-"""The shipped YAML files hold the numbers of Tables 15 and 16 and of E.1 and E.3, to the digit."""
+"""The shipped YAML files hold the numbers of Tables 15 to 17 and of E.1, E.3 and E.5, to the digit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import configs
-from configs import GrpoConfig, Stage1Config, load_config
+from configs import GrpoConfig, RerankerConfig, Stage1Config, load_config
 from configs.schema import ParallelConfig
 
 FOLDER = Path(configs.__file__).parent
@@ -64,22 +64,59 @@ def test_the_reward_holds_e_3(name: str):
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("reranker_0.6b", "Qwen/Qwen3-Reranker-0.6B"), ("reranker_4b", "Qwen/Qwen3-Reranker-4B")],
+)
+def test_the_reranker_holds_table_17_and_e_5(name: str, model: str):
+    config = load_config(RerankerConfig, name)
+    assert (config.model.path, config.model.dtype) == (model, "bfloat16")
+    assert (config.data.train_batch_size, config.data.max_candidates, config.data.max_length) == (128, 20, 4096)
+    assert (config.optim.name, config.optim.lr) == ("adamw", 1e-5)
+    assert config.trainer.total_epochs == 1
+    assert (config.loss.lambda_distill, config.loss.lambda_lm, config.loss.tau) == (1.0, 0.2, 1.0)
+    assert (config.loss.window_groups, config.parallel.workers) == (1, 8)  # one group a device; 16 local steps make 128
+    assert config.data.document_format == "skillreason"
+    assert (config.data.query_chars, config.data.description_chars, config.data.body_chars) == (0, 300, 2500)
+
+
+def test_skill2querys_reranker_holds_c_2_2_and_c_3_2():
+    config = load_config(RerankerConfig, "reranker_skill2query", ["model.path=x"])
+    assert config.data.instruction == (
+        "Given a task description, judge whether the skill document is relevant and useful for completing the task"
+    )
+    assert (config.data.query_chars, config.data.description_chars, config.data.body_chars) == (1500, 500, 2000)
+    assert (config.data.max_length, config.data.max_candidates, config.data.document_format) == (
+        4096,
+        10,
+        "skill2query",
+    )
+    assert (config.loss.tau, config.loss.lambda_distill, config.loss.lambda_lm) == (1.0, 0.0, 0.0)
+
+
 def test_the_schemas_defaults_are_the_0_6b_values():
     required = ["run.name=x", "model.path=x", "data.train_file=x"]
     stage1 = load_config(Stage1Config, None, required)
     paper = load_config(Stage1Config, "stage1_0.6b", [*required, "data.exclusions_file="])
     assert (stage1.loss, stage1.optim, stage1.trainer) == (paper.loss, paper.optim, paper.trainer)
+    reranker = load_config(RerankerConfig, None, [*required, "data.corpus_file=x"])
+    paper = load_config(RerankerConfig, "reranker_0.6b", [*required, "data.corpus_file=x"])
+    assert (reranker.data, reranker.loss, reranker.optim) == (paper.data, paper.loss, paper.optim)
     grpo = load_config(GrpoConfig, "grpo_0.6b", required)
     # how many processes train is no value of the paper's
     assert replace(grpo.actor, parallel=ParallelConfig()) == GrpoConfig().actor
 
 
 @pytest.mark.parametrize(
-    "path", sorted([*FOLDER.glob("stage1_*.yaml"), *FOLDER.glob("grpo_*.yaml")]), ids=lambda p: p.stem
+    "path",
+    sorted(p for stage in ("stage1", "grpo", "reranker") for p in FOLDER.glob(f"{stage}_*.yaml")),
+    ids=lambda p: p.stem,
 )
 def test_every_shipped_file_loads(path: Path):
     required = ["run.name=x", "model.path=x", "data.train_file=x"]
     if path.stem.startswith("stage1"):
         load_config(Stage1Config, path, required)
+    elif path.stem.startswith("reranker"):
+        load_config(RerankerConfig, path, [*required, "data.corpus_file=x"])
     else:
         load_config(GrpoConfig, path, required)

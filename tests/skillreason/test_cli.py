@@ -29,7 +29,11 @@ COMMANDS = {
     "backbone create",
     "train stage1",
     "train grpo",
+    "train reranker",
     "evaluate",
+    "benchmark",
+    "compare",
+    "rescore",
     "search",
     "plan",
     "submit",
@@ -44,6 +48,14 @@ COMMANDS = {
     "data isolation",
     "data alternatives",
     "data review",
+    "skg show",
+    "skg build",
+    "skill2query generate",
+    "skill2query quality",
+    "skill2query augment",
+    "skill2query training",
+    "skill2query groups",
+    "skill2query evaluate",
 }
 
 

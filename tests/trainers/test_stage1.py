@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import trainers.loop
 import trainers.stage1_loop
 from configs import to_yaml
 from data_pipeline.heldout import is_heldout
@@ -32,7 +33,7 @@ from objectives.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from objectives.engine import ReplicaEngine
+from objectives.engine_torch import ReplicaEngine
 from objectives.stage1 import Stage1Batch, Stage1Collator
 from trainers.run_folder import RunFolder
 from trainers.stage1 import train_stage1
@@ -97,7 +98,7 @@ def test_a_checkpoint_that_could_not_be_written_is_written_after_the_next_update
             raise CheckpointWriteError(f"step_{step:06d} could not be written: quota exceeded")
         return save_checkpoint(folder, step, *arguments)
 
-    monkeypatch.setattr(trainers.stage1_loop, "save_checkpoint", sometimes_full)
+    monkeypatch.setattr(trainers.loop, "save_checkpoint", sometimes_full)
     keys = ["trainer.total_steps=5", "trainer.save_freq=2", "trainer.max_ckpt_to_keep=9"]
     run = train_stage1(make_stage1(tmp_path, *keys))
     assert [Path(c).name for c in list_checkpoints(run.checkpoints)] == ["step_000004", "step_000005"]
@@ -109,7 +110,7 @@ def test_a_last_checkpoint_that_could_not_be_written_ends_the_run(make_stage1, t
     def full(folder: str, step: int, *arguments: Any) -> str:
         raise CheckpointWriteError(f"step_{step:06d} could not be written: quota exceeded")
 
-    monkeypatch.setattr(trainers.stage1_loop, "save_checkpoint", full)
+    monkeypatch.setattr(trainers.loop, "save_checkpoint", full)
     with pytest.raises(CheckpointWriteError, match="step_000002 could not be written"):
         train_stage1(make_stage1(tmp_path, "trainer.total_steps=2", "trainer.save_freq=1"))
 
@@ -118,7 +119,7 @@ def test_a_last_checkpoint_that_could_not_be_written_ends_the_run(make_stage1, t
 def test_a_checkpoint_of_another_node_is_looked_for_until_the_file_system_shows_it(monkeypatch, seen_after, found):
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(trainers.stage1_loop, "time", clock)
+    monkeypatch.setattr(trainers.loop, "time", clock)
     loop = Stage1Loop.__new__(Stage1Loop)
     loop.session = SimpleNamespace(newest_saved=lambda: 20)  # type: ignore[assignment]
     loop.run = SimpleNamespace(  # type: ignore[assignment]
