@@ -18,18 +18,15 @@ import torch.distributed as dist
 from actors.device import place
 from configs import to_yaml
 from configs.schema import OptimizerConfig, RerankerConfig, Stage1Config
-from objectives.checkpoint import CheckpointError, checkpoint_step, load_checkpoint, save_checkpoint
+from objectives.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from objectives.engine import Engine
 from objectives.optimizers import learning_rate
-from trainers.run_folder import RunFolder
+from trainers.run_folder import RunFolder, wait_until
 from trainers.saving import Saving
 from trainers.session import Command, RemoteSession, Session
 from trainers.tracking import Tracker
 
 logger = logging.getLogger(__name__)
-
-CACHE_S = 90.0
-"""NFS keeps what it knows of a folder for up to a minute (``acdirmax``)."""
 
 
 class Schedule(Protocol):
@@ -91,7 +88,7 @@ class TrainingLoop(ABC):
     def run_to_end(self) -> tuple[int, Command]:
         """Train; returns the last update made, and the command that ended the loop before its time, or ``GO``."""
         ranks, total = self.engine.collectives, self.schedule.total
-        checkpoint = ranks.broadcast(self._latest_checkpoint() if self.session else None)
+        checkpoint = ranks.broadcast(self.run.newest_checkpoint(self.session.newest_saved()) if self.session else None)
         if checkpoint is not None:
             self.progress |= load_checkpoint(checkpoint, self.engine)
             logger.info("resuming %s at update %d of %d", checkpoint, self.progress["step"], total)
@@ -147,18 +144,6 @@ class TrainingLoop(ABC):
         if self.session is not None:
             self.session.save_failed(self.progress["step"], why)
 
-    def _latest_checkpoint(self) -> str | None:
-        """The newest checkpoint; one that another node has written may be hidden for a while by a network file system's cache."""
-        assert self.session is not None
-        newest = self.session.newest_saved()
-
-        def seen() -> bool:
-            found = self.run.latest_checkpoint()
-            return newest == 0 or (found is not None and checkpoint_step(found) >= newest)
-
-        wait_until(seen)
-        return self.run.latest_checkpoint()
-
     def _open_tracker(self) -> Tracker:
         tracker = Tracker(
             self.run.metrics,
@@ -192,14 +177,6 @@ def loop_in_group(settings: dict[str, Any], loop_of: LoopOf) -> dict[str, Any]:
         device = f"cuda:{torch.cuda.current_device()}"  # Ray Train has chosen this process's own
     step, command = loop_of(config, device, session, settings["identity"]).run_to_end()
     return {"step": step, "stopped": command == Command.STOP}
-
-
-def wait_until(seen: Callable[[], bool]) -> bool:
-    """Look for a file until it is seen, for as long as network file systems keep what they have cached."""
-    deadline = time.monotonic() + CACHE_S
-    while not (found := seen()) and time.monotonic() < deadline:
-        time.sleep(1.0)
-    return found
 
 
 def _due(step: int, every: int, last: bool) -> bool:

@@ -13,9 +13,6 @@ from trainers.events import EventLog
 from trainers.run_folder import RunFolder
 from trainers.tracking import read_metrics
 
-SIGHT_S = 70.0
-"""Seconds until a checkpoint that another node wrote must be seen here: an NFS client may keep its view of a folder for 60."""
-
 
 class Account:
     """What losses cost a run, over all its processes."""
@@ -108,16 +105,12 @@ def newest_checkpoint(run: RunFolder, saved: int) -> str | None:
     Raises:
         CheckpointError: it cannot be seen from here; to go on from an older one would throw updates away.
     """
-    deadline = time.monotonic() + SIGHT_S
-    while True:
-        checkpoint = run.latest_checkpoint()
-        step = checkpoint_step(checkpoint) if checkpoint else 0
-        if step >= saved:
-            return checkpoint
-        if time.monotonic() > deadline:
-            found = f"is of update {step}" if checkpoint else "does not exist"
-            raise CheckpointError(
-                f"the policy saved update {saved}, and the newest checkpoint that the driver sees in {run.checkpoints} {found}; "
-                "expected run.root, or run.checkpoints, on storage that all nodes share"
-            )
-        time.sleep(min(1.0, SIGHT_S))
+    checkpoint = run.newest_checkpoint(saved)
+    step = checkpoint_step(checkpoint) if checkpoint else 0
+    if step < saved:
+        found = f"is of update {step}" if checkpoint else "does not exist"
+        raise CheckpointError(
+            f"the policy saved update {saved}, and the newest checkpoint that the driver sees in {run.checkpoints} {found}; "
+            "expected run.root, or run.checkpoints, on storage that all nodes share"
+        )
+    return checkpoint

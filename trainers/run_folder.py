@@ -9,7 +9,8 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,12 @@ from configs import ConfigError, to_yaml
 from configs.schema import GrpoConfig, RerankerConfig, RunConfig, Stage1Config
 from data_pipeline.records import Stage1Record, record_to_row
 from models.folders import atomic_write_text, remove_leftovers
-from objectives.checkpoint import list_checkpoints, read_checkpoint_state
+from objectives.checkpoint import checkpoint_step, list_checkpoints, read_checkpoint_state
 
 logger = logging.getLogger(__name__)
+
+CACHE_S = 90.0
+"""NFS keeps what it knows of a folder for up to a minute (``acdirmax``)."""
 
 AnyConfig = Stage1Config | GrpoConfig | RerankerConfig
 C = TypeVar("C", bound=AnyConfig)
@@ -106,12 +110,33 @@ class RunFolder:
         found = list_checkpoints(self.checkpoints)
         return found[-1] if found else None
 
+    def newest_checkpoint(self, saved: int) -> str | None:
+        """As :meth:`latest_checkpoint`, but waits for one of update ``saved`` or later, which another node may have written.
+
+        An older one, or none, where that takes longer than :data:`CACHE_S`.
+        """
+
+        def seen() -> bool:
+            found = self.latest_checkpoint()
+            return (checkpoint_step(found) if found else 0) >= saved
+
+        wait_until(seen)
+        return self.latest_checkpoint()
+
     def checkpoint_to_resume(self, identity: dict[str, Any]) -> str | None:
         """The newest checkpoint, refused when it was written by a run with another :func:`run_identity`."""
         checkpoint = self.latest_checkpoint()
         if checkpoint is not None:
             check_identity(self, read_checkpoint_state(checkpoint)["progress"].get("identity", {}), identity)
         return checkpoint
+
+
+def wait_until(seen: Callable[[], bool]) -> bool:
+    """Look for a file until it is seen, for as long as network file systems keep what they have cached."""
+    deadline = time.monotonic() + CACHE_S
+    while not (found := seen()) and time.monotonic() < deadline:
+        time.sleep(min(1.0, CACHE_S))
+    return found
 
 
 def check_input_files(config: AnyConfig) -> None:

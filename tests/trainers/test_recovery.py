@@ -14,7 +14,7 @@ from actors.groups import GroupDied
 from actors.members import RoleError
 from configs.schema import GrpoConfig
 from objectives.checkpoint import CheckpointError
-from trainers import recovery
+from trainers import run_folder
 from trainers.events import EventLog
 from trainers.grpo import GrpoLoop
 from trainers.recovery import Account, PolicyRenewed, Recovery, newest_checkpoint
@@ -49,7 +49,7 @@ def test_the_newest_is_taken_though_it_is_newer_than_the_last_one_told(run: RunF
 def test_a_checkpoint_that_cannot_be_seen_ends_the_run(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, seen: int, what: str
 ):
-    monkeypatch.setattr(recovery, "SIGHT_S", 0.2)
+    monkeypatch.setattr(run_folder, "CACHE_S", 0.2)
     if seen:
         write(Path(run.checkpoints), seen)
     with pytest.raises(
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_comes_into_sight_late_is_waited_for(run: RunFolder):
 def test_a_loop_that_saved_what_it_cannot_see_keeps_its_curves_and_ends(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(recovery, "SIGHT_S", 0.2)
+    monkeypatch.setattr(run_folder, "CACHE_S", 0.2)
     loop: Any = object.__new__(GrpoLoop)
     loop.config, loop.run, loop.roles, loop.timeline = GrpoConfig(), run, MagicMock(), MagicMock()
     loop.validation, loop.saved, loop.identity = None, 0, {}

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import trainers.loop
+import trainers.run_folder
 import trainers.stage1_loop
 from configs import to_yaml
 from data_pipeline.heldout import is_heldout
@@ -37,7 +38,6 @@ from objectives.engine_torch import ReplicaEngine
 from objectives.stage1 import Stage1Batch, Stage1Collator
 from trainers.run_folder import RunFolder
 from trainers.stage1 import train_stage1
-from trainers.stage1_loop import Stage1Loop
 from trainers.tracking import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,13 +119,13 @@ def test_a_last_checkpoint_that_could_not_be_written_ends_the_run(make_stage1, t
 def test_a_checkpoint_of_another_node_is_looked_for_until_the_file_system_shows_it(monkeypatch, seen_after, found):
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(trainers.loop, "time", clock)
-    loop = Stage1Loop.__new__(Stage1Loop)
-    loop.session = SimpleNamespace(newest_saved=lambda: 20)  # type: ignore[assignment]
-    loop.run = SimpleNamespace(  # type: ignore[assignment]
-        latest_checkpoint=lambda: "run/step_000020" if now[0] >= seen_after else "run/step_000010"
+    monkeypatch.setattr(trainers.run_folder, "time", clock)
+    monkeypatch.setattr(
+        RunFolder,
+        "latest_checkpoint",
+        lambda self: "run/step_000020" if now[0] >= seen_after else "run/step_000010",
     )
-    assert loop._latest_checkpoint() == found
+    assert RunFolder(Path("run"), "run").newest_checkpoint(20) == found
     assert now[0] == min(seen_after, 90)
 
 
