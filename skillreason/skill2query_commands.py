@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skillreason.skill2query_cli import app
+
+if TYPE_CHECKING:
+    from data_pipeline import SkillCorpus
+    from data_pipeline.skill2query.pseudo_query import PseudoQuery
 
 Corpus = Annotated[Path, typer.Argument(help="skills (JSONL, plain or gzipped)")]
 Queries = Annotated[Path, typer.Option(help="pseudo-queries that skill2query generate wrote")]
@@ -15,6 +19,19 @@ Queries = Annotated[Path, typer.Option(help="pseudo-queries that skill2query gen
 
 def _example(text: str) -> str:
     return f"[bold]Example:[/bold] {text}"
+
+
+def _of_these_skills(found: list[PseudoQuery], skills: SkillCorpus, file: Path) -> list[PseudoQuery]:
+    """The pseudo-queries of skills that the corpus has; the others are counted aloud. ValueError where none is left."""
+    kept = [query for query in found if query.skill_id in skills]
+    if not kept:
+        raise ValueError(
+            f"{file}: none of its {len(found)} pseudo-queries is of one of the corpus's {len(skills)} skills"
+        )
+    if len(kept) < len(found):
+        missing = next(query.skill_id for query in found if query.skill_id not in skills)
+        print(f"{len(found) - len(kept)} pseudo-queries left out: the corpus lacks their skills, such as {missing!r}")
+    return kept
 
 
 @app.command(
@@ -39,10 +56,11 @@ def augment(
     from data_pipeline.skill2query.pseudo_query import read_pseudo_queries
     from retrieval.retriever import document_format
 
-    skills, found = SkillCorpus.from_jsonl(corpus), read_pseudo_queries(queries)
+    skills = SkillCorpus.from_jsonl(corpus)
+    found = _of_these_skills(read_pseudo_queries(queries), skills, queries)
     augmented = augment_corpus(skills, found, config, per_skill, placement, document_format(model))
     augmented.to_jsonl(out)
-    with_queries = len({query.skill_id for query in found if query.skill_id in skills})
+    with_queries = len({query.skill_id for query in found})
     print(f"{len(augmented)} skills in {out}; {with_queries} of them have pseudo-queries")
 
 
@@ -64,9 +82,8 @@ def training(
     from data_pipeline.skill2query.writer import GraphWriter
 
     skills = SkillCorpus.from_jsonl(corpus)
-    made = training_requests(read_pseudo_queries(queries), skills, GraphWriter() if implicit else None, seed)
-    if not made:
-        raise ValueError(f"{queries}: no pseudo-query is of one of the {len(skills)} skills of {corpus}")
+    found = _of_these_skills(read_pseudo_queries(queries), skills, queries)
+    made = training_requests(found, skills, GraphWriter() if implicit else None, seed)
     write_records(out, made)
     print(f"{len(made)} requests for {len(skills)} skills in {out}")
 

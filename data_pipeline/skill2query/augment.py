@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from typing import TypeVar
 
 from data_pipeline.corpus import INDEX_TEXT, Skill, SkillCorpus
 from data_pipeline.skill2query.pseudo_query import PseudoQuery
@@ -56,7 +57,7 @@ def index_texts(
     Raises:
         ValueError: an unknown configuration or placement, or ``per_skill`` below 1.
     """
-    config, placement = IndexConfig(config), Placement(placement)
+    config, placement = _member(IndexConfig, config, "config"), _member(Placement, placement, "placement")
     chosen = select_by_skill(pseudo_queries or (), per_skill)
     return [_index_text(skill, config, chosen.get(skill.skill_id, ()), placement, document_format) for skill in corpus]
 
@@ -104,6 +105,15 @@ def select_queries(queries: Sequence[PseudoQuery], per_skill: int = PER_SKILL) -
         ranked = _in_turns(ranked, key)
     ranked.sort(key=lambda query: not query.valid)
     return [" ".join(query.query.split()) for query in ranked[:per_skill]]
+
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def _member(kind: type[E], value: str, name: str) -> E:
+    if value not in list(kind):
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(kind)}")
+    return kind(value)
 
 
 def _in_turns(queries: Sequence[PseudoQuery], key: str) -> list[PseudoQuery]:

@@ -114,7 +114,7 @@ def test_evaluate_refuses_benches_of_one_name(folder: Path, tmp_path: Path) -> N
 
 def test_pseudo_queries_of_another_corpus_are_refused(folder: Path, tmp_path: Path) -> None:
     SkillCorpus([Skill("a/b", "b", "c", "d")]).to_jsonl(tmp_path / "other.jsonl")
-    with pytest.raises(ValueError, match="no pseudo-query is of one of the 1 skills"):
+    with pytest.raises(ValueError, match=r"none of its .* pseudo-queries is of one of the corpus's 1 skills"):
         run(
             "skill2query",
             "training",
@@ -154,3 +154,15 @@ def test_from_pseudo_queries_to_a_trained_retriever(tiny_folder: Path, tmp_path:
     assert [row["record_id"] for row in rows] == [row.record_id for row in made]
     assert all(len(row["candidates"]) == 5 for row in rows)
     assert all(sum(candidate["weight"] for candidate in row["candidates"]) == 1 for row in rows)
+
+
+def test_pseudo_queries_of_skills_that_the_corpus_lacks_are_counted_aloud(folder: Path, tmp_path: Path) -> None:
+    skills = SkillCorpus.from_jsonl(folder / "corpus.jsonl")
+    SkillCorpus(skill for skill in skills if "leek" not in skill.skill_id).to_jsonl(tmp_path / "fewer.jsonl")
+    of_leek = sum("leek" in row["skill_id"] for _, row in read_rows(folder / "queries.jsonl"))
+    queries = ("--queries", folder / "queries.jsonl")
+    printed = run("skill2query", "augment", tmp_path / "fewer.jsonl", *queries, "--out", tmp_path / "augmented.jsonl")
+    assert (
+        f"{of_leek} pseudo-queries left out: the corpus lacks their skills, such as 'garden/leek-watering'" in printed
+    )
+    assert "22 skills in" in printed

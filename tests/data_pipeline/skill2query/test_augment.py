@@ -116,3 +116,16 @@ def test_an_augmented_corpus_is_found_by_the_words_of_its_queries_and_keeps_its_
 
 def test_queries_of_unknown_skills_are_left_alone() -> None:
     assert index_texts(CORPUS, "full", [query("x", skill="no/such")]) == CORPUS.documents()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"config": "nme"}, "config is 'nme'; expected one of name, name_description, full"),
+        ({"placement": "x"}, "append"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_what_would_be_accepted(settings, named):
+    corpus = SkillCorpus([Skill("a/b", "b", "Draws charts.", "Draws bar charts.")])
+    with pytest.raises(ValueError, match=named):
+        index_texts(corpus, **settings)
