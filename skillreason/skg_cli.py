@@ -123,6 +123,8 @@ def _print(graph: SkillGraph) -> None:
         branch = tree.add("other examples")
         for example in others:
             branch.add(Text(f"{example.kind}: {_line(example.text)}", style="green"))
+    if not (graph.capabilities or graph.parameters or graph.examples):
+        tree.add("nothing was found: no capability, parameter or example")
     console.print(tree)
     if not graph.parameters:
         return

@@ -160,3 +160,8 @@ def test_errors_are_one_line(
     assert stop.value.code == 1
     assert message in printed.err
     assert len(printed.err.strip().splitlines()) == 1
+
+
+def test_show_says_so_where_a_document_gives_nothing(tmp_path: Path):
+    (tmp_path / "SKILL.md").write_text("---\nname: bare\n---\n")
+    assert "nothing was found" in run("show", tmp_path / "SKILL.md").output
