@@ -24,7 +24,7 @@ class StoredResult:
 
     Attributes:
         path: the file.
-        model: what was evaluated, ``retriever × reranker`` where there was one.
+        model: what was evaluated, ``retriever + rationales (source) × reranker`` where there were any.
         query_ids: ``[Q]``.
         ranking: their lists.
         qrels, targets: see :func:`evaluation.metrics.score_queries`.
@@ -96,12 +96,12 @@ def query_rows(benchmark: Benchmark, ranking: Ranking) -> list[dict[str, Any]]:
     return rows
 
 
-def write_result(path: str | Path, result: Mapping[str, Any]) -> None:
-    """Write a result as JSON, atomically: indented, but each request on one line, which is smaller and much faster."""
-    head = {key: value for key, value in result.items() if key != "queries"}
+def write_result(path: str | Path, result: Mapping[str, Any], rows_key: str = "queries") -> None:
+    """Write a result as JSON, atomically: indented, but each row of ``rows_key`` on a line: smaller and much faster."""
+    head = {key: value for key, value in result.items() if key != rows_key}
     text = json.dumps(head, ensure_ascii=False, indent=2, allow_nan=False)
-    rows = ",\n".join("    " + json.dumps(row, ensure_ascii=False, allow_nan=False) for row in result["queries"])
-    atomic_write_text(path, f'{text[:-2]},\n  "queries": [\n{rows}\n  ]\n}}\n')
+    rows = ",\n".join("    " + json.dumps(row, ensure_ascii=False, allow_nan=False) for row in result[rows_key])
+    atomic_write_text(path, f'{text[:-2]},\n  "{rows_key}": [\n{rows}\n  ]\n}}\n')
 
 
 def read_result(path: str | Path) -> StoredResult:
@@ -125,6 +125,8 @@ def stored_result(path: str | Path, value: Any) -> StoredResult:
     try:
         rows = [(str(row["query_id"]), list(row["ids"]), row.get("qrels"), row) for row in value["queries"]]
         model = str(value["model"])
+        if value.get("augment"):
+            model += f" + rationales ({value['augment']['source']})"
         if value.get("rerank"):
             model += f" × {value['rerank']['model']}"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
