@@ -11,7 +11,7 @@ import uuid
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,11 @@ def default_cache_dir() -> Path:
     if own:
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skillreason" / "embeddings"
+
+
+def text_key(text: str) -> bytes:
+    """By what the cache knows a text: the SHA-256 of its UTF-8."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 class EmbeddingCache:
@@ -58,9 +63,17 @@ class EmbeddingCache:
         self._writable = True
 
     def encode_documents(
-        self, encoder: Encoder, texts: Sequence[str], batch_size: int = 32, progress: bool = False
+        self,
+        encoder: Encoder,
+        texts: Sequence[str],
+        batch_size: int = 32,
+        progress: bool = False,
+        known: Mapping[bytes, np.ndarray] | None = None,
     ) -> np.ndarray:
         """Embeddings ``[n, d]`` (float32) of ``texts``, in their order; only those not on disk are encoded.
+
+        Args:
+            known: embeddings of the same encoder that the caller has, by :func:`text_key`; they are not looked for on disk.
 
         Raises:
             ValueError: the encoder returned a value that is not finite, or another number of rows; nothing
@@ -68,14 +81,16 @@ class EmbeddingCache:
         """
         if not texts:
             return encoder.encode_documents([], batch_size=batch_size)
-        keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
-        known = self._read(encoder.fingerprint, set(keys))
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
+        keys = [text_key(text) for text in texts]
+        rows = {key: known[key] for key in keys if key in known} if known else {}
+        unseen = set(keys) - rows.keys()
+        rows.update(self._read(encoder.fingerprint, unseen) if unseen else {})
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in rows}
         self.misses += len(missing)
         self.hits += len(keys) - len(missing)
         if missing:
-            known.update(self._encode(encoder, missing, batch_size, progress))
-        return np.stack([known[key] for key in keys])
+            rows.update(self._encode(encoder, missing, batch_size, progress))
+        return np.stack([rows[key] for key in keys])
 
     def _encode(
         self, encoder: Encoder, missing: dict[bytes, str], batch_size: int, progress: bool

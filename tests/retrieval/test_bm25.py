@@ -76,6 +76,45 @@ def test_matched_only_leaves_out_documents_without_a_shared_word():
     assert np.isneginf(ranking.scores[1]).all()
 
 
+def test_a_search_within_some_documents_keeps_the_scores_of_the_whole_corpus():
+    expected = lucene_bm25(["apple", "sky"], TEXTS, k1=1.5, b=0.75)
+    ranking = BM25Index(["a", "b", "c"], TEXTS).search(["apple sky"], 5, within=np.array([1, 2]))
+    assert [sorted(row) for row in ranking.ids] == [["b", "c"]]
+    np.testing.assert_allclose(ranking.scores[0], sorted(expected[1:], reverse=True), rtol=1e-5)
+
+
+def test_matched_only_holds_within_some_documents():
+    ranking = BM25Index(["a", "b", "c"], TEXTS).search(["apple"], 5, matched_only=True, within=np.array([1, 2]))
+    assert ranking.ids == [["b"]]
+
+
+def test_a_saved_index_gives_the_same_scores(tmp_path):
+    index = BM25Index(["a", "b", "c"], TEXTS, k1=1.2, b=0.6)
+    index.save(tmp_path / "bm25")
+    loaded = BM25Index.load(tmp_path / "bm25", ["a", "b", "c"])
+    for query in ("apple pie apple", "sea today", "unknown", ""):
+        assert loaded.scores(query).tolist() == index.scores(query).tolist()
+
+
+def test_a_saved_index_of_a_corpus_without_words_can_be_searched(tmp_path):
+    BM25Index(["a", "b"], ["", "--"]).save(tmp_path / "bm25")
+    assert BM25Index.load(tmp_path / "bm25", ["a", "b"]).search(["apple"], 2).ids == [["a", "b"]]
+
+
+def test_a_saved_index_of_other_documents_is_refused(tmp_path):
+    BM25Index(["a", "b", "c"], TEXTS).save(tmp_path / "bm25")
+    with pytest.raises(ValueError, match="BM25 index of 3 documents for 2 ids"):
+        BM25Index.load(tmp_path / "bm25", ["a", "b"])
+
+
+@pytest.mark.parametrize("name", ["data.csc.index.npy", "vocab.index.json", "params.index.json"])
+def test_a_damaged_saved_index_is_named(tmp_path, name):
+    BM25Index(["a", "b", "c"], TEXTS).save(tmp_path / "bm25")
+    (tmp_path / "bm25" / name).write_bytes(b"{")
+    with pytest.raises(ValueError, match="bm25: not a BM25 index that bm25s wrote"):
+        BM25Index.load(tmp_path / "bm25", ["a", "b", "c"])
+
+
 def test_a_corpus_without_words_can_be_searched():
     assert BM25Index(["a", "b"], ["", "--"]).search(["apple"], 2).ids == [["a", "b"]]
 

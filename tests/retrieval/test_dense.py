@@ -41,6 +41,30 @@ def test_a_query_is_ranked_alike_alone_and_in_a_batch():
         assert alone.scores[0].tolist() == together.scores[row].tolist()
 
 
+@pytest.mark.parametrize("size", [1, 9, 200])
+def test_a_search_within_some_documents_ranks_these_alone(size):
+    documents, queries = unit_rows(300, 16), unit_rows(20, 16, seed=2)
+    within = np.sort(np.random.default_rng(size).choice(300, size, replace=False))
+    scores = queries.astype(np.float64) @ documents[within].T.astype(np.float64)
+    expected = within[np.argsort(-scores, axis=1)[:, :10]]
+    ranking = DenseIndex([str(i) for i in range(300)], documents).search(queries, 10, within=within)
+    assert ranking.ids == [[str(i) for i in row] for row in expected]
+
+
+def test_a_search_within_no_documents_finds_none():
+    ranking = DenseIndex(["a", "b"], np.eye(2)).search(np.eye(2), 3, within=np.array([], dtype=np.int64))
+    assert ranking.ids == [[], []]
+    assert ranking.scores.shape == (2, 0)
+
+
+def test_equal_embeddings_within_some_documents_are_ranked_in_corpus_order():
+    documents = unit_rows(400, 8)
+    documents[::2] = documents[0]
+    within = np.arange(100, 300)
+    ranking = DenseIndex([str(i) for i in range(400)], documents).search(documents[[0]], 50, within=within)
+    assert ranking.ids[0] == [str(i) for i in range(100, 200, 2)]
+
+
 def test_k_is_clipped_to_the_corpus():
     ranking = DenseIndex(["a", "b"], np.eye(2)).search(np.array([[0.1, 0.9]]), 10)
     assert ranking.ids == [["b", "a"]]

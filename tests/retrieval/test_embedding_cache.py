@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from retrieval import EmbeddingCache, default_cache_dir
+from retrieval.embedding_cache import text_key
 
 TEXTS = [f"document number {i} " + "x" * (i % 7) for i in range(40)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +49,16 @@ def test_a_text_that_occurs_twice_is_encoded_once(tmp_path, hash_encoder):
     rows = EmbeddingCache(tmp_path).encode_documents(encoder, ["a", "b", "a"])
     assert sorted(encoder.encoded) == ["a", "b"]
     np.testing.assert_array_equal(rows[0], rows[2])
+
+
+def test_embeddings_that_the_caller_has_are_neither_encoded_nor_read(tmp_path, hash_encoder):
+    known = {text_key(text): np.full(6, i, dtype=np.float32) for i, text in enumerate(TEXTS[:30])}
+    EmbeddingCache(tmp_path).encode_documents(hash_encoder(), TEXTS[:20])
+    cache, encoder = EmbeddingCache(tmp_path), hash_encoder()
+    rows = cache.encode_documents(encoder, TEXTS, known=known)
+    np.testing.assert_array_equal(rows[:30, 0], range(30))
+    assert sorted(encoder.encoded) == sorted(TEXTS[30:])
+    assert (cache.hits, cache.misses) == (30, 10)
 
 
 def test_another_model_does_not_see_the_first_ones_embeddings(tmp_path, hash_encoder):
