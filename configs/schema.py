@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
+MISSING = "???"
+"""Marks a key that has no default, as omegaconf does, whose constant this equals; the schema is importable without it."""
 
 
 @dataclass
@@ -26,6 +27,7 @@ class RunConfig:
 class ModelConfig:
     path: str = MISSING  # folder or hub id of a causal LM
     dtype: str = "bfloat16"  # compute precision; master weights are always float32
+    share_prefixes: bool = True  # training computes what sequences of a pass begin with once, where that is exact; ours
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Stage1LossConfig:
     kl_start_update: int = 30  # updates before the KL term is switched on
     lambda_lm: float = 0.2
     lm_reduction: str = "token_mean"  # or sum
-    micro_batch_tokens: int = 16384  # padded tokens of one forward pass; 0: the whole batch at once
+    micro_batch_tokens: int = 16384  # tokens of one forward pass, padding included; 0: the whole batch at once
     gradient_cache: bool = True
 
 
@@ -220,7 +222,7 @@ class ActorConfig:
     kl_loss_coef: float = 0.001
     kl_loss_type: str = "low_var_kl"
     ppo_epochs: int = 1  # updates per batch
-    ppo_max_token_len: int = 16384  # padded tokens of one forward pass
+    ppo_max_token_len: int = 16384  # tokens of one forward pass, padding included; a shared prompt counts once
     loss_agg_mode: str = "token-mean"
     sft_coef: float = 0.0  # E.3's auxiliary SFT loss on the teacher rationale
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
@@ -231,7 +233,7 @@ class ReferenceConfig:
     """The frozen reference group."""
 
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    log_prob_max_token_len: int = 0  # padded tokens of one forward pass; 0: actor.ppo_max_token_len
+    log_prob_max_token_len: int = 0  # as actor.ppo_max_token_len, and 0: the same
 
 
 @dataclass

@@ -81,7 +81,7 @@ def rescore(result: StoredResult, alternatives: Alternatives, ks: Sequence[int] 
     """Recall of a result before and after, at each depth.
 
     Returns:
-        ``file``, ``recall`` (a row a depth: ``k``, ``original``, ``expanded``, ``delta``, and ``interval``, the 95% bootstrap
+        ``file``, ``result`` (the two files), ``recall`` (a row a depth: ``k``, ``original``, ``expanded``, ``delta``, and ``interval``, the 95% bootstrap
         interval of the delta), ``valid`` (alternatives among the lists down to the deepest ``k``) and ``unjudged`` (skills there
         that are no target and that nobody judged: where there are many, the result was no part of the pool).
 
@@ -124,7 +124,13 @@ def rescore(result: StoredResult, alternatives: Alternatives, ks: Sequence[int] 
         }
         for column, k in enumerate(ks)
     ]
-    return {"file": str(alternatives.path), "recall": rows, "valid": found, "unjudged": unjudged}
+    return {
+        "file": str(alternatives.path),
+        "result": str(result.path),
+        "recall": rows,
+        "valid": found,
+        "unjudged": unjudged,
+    }
 
 
 def rescoring_table(rescored: Mapping[str, Mapping[str, Any]]) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.corpus import SkillCorpus
+from data_pipeline.records import BenchQuery
+from evaluation.rationales import Augment, collect_rationales
 from evaluation.reranking import rerank as with_reranker
+from retrieval.augmented import AugmentedRetriever
 from retrieval.reranked import RERANK_DEPTH
 from retrieval.retriever import document_format, open_retriever, split_model_spec
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,10 @@ def search(
     fusion_weight: float | None = None,
     rerank: str | Path | None = None,
     rerank_depth: int = RERANK_DEPTH,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+    similarity: str | None = None,
+    augment: Augment | None = None,
     progress: bool = False,
 ) -> list[Hit]:
     """The ``k`` best skills of a corpus file for one request, best first; fewer if the corpus is smaller.
@@ -47,6 +57,8 @@ def search(
         max_length: see :func:`models.encoder.load_encoder`.
         fusion_weight: the hybrid's weight; the one stored with the model if not given.
         rerank: a reranker that reorders the first ``rerank_depth`` results, see :func:`evaluation.reranking.rerank`.
+        query_prompt, document_prompt, similarity: see :func:`models.prompts.resolve_prompts`.
+        augment: a rationale that the request is searched with; logged.
         progress: show a bar while documents are encoded.
 
     Raises:
@@ -63,6 +75,10 @@ def search(
         raise ValueError("hybrid fuses BM25 with a model; expected a model folder, not bm25")
     spec = f"hybrid:{model_dir}" if hybrid and kind == "dense" else str(model_dir)
     corpus = SkillCorpus.from_jsonl(corpus_path)
+    rationales = {}
+    if augment is not None:
+        rationales = collect_rationales(augment, [BenchQuery("request", request, {})], spec).by_request
+        logger.info("rationale: %s", " | ".join(rationales.get(request, [])))
     retriever = open_retriever(
         spec,
         corpus.ids,
@@ -70,8 +86,13 @@ def search(
         cache_dir=cache_dir,
         max_length=max_length,
         fusion_weight=fusion_weight,
+        query_prompt=query_prompt,
+        document_prompt=document_prompt,
+        similarity=similarity,
         progress=progress,
     )
+    if rationales:
+        retriever = AugmentedRetriever(retriever, rationales)
     if rerank is not None:
         retriever = with_reranker(retriever, rerank, corpus, rerank_depth)
     ranking = retriever.search([request], k)

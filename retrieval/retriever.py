@@ -101,6 +101,9 @@ def open_retriever(
     max_length: int | None = None,
     dtype: str | None = None,
     fusion_weight: float | None = None,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+    similarity: str | None = None,
     batch_size: int = 32,
     progress: bool = False,
 ) -> Retriever:
@@ -110,15 +113,19 @@ def open_retriever(
         spec: ``bm25``, a model folder or hub id, or ``hybrid:`` and one of these.
         ids, texts: the corpus, in its order; texts in the model's :func:`document_format`.
         cache_dir: where document embeddings are kept; :func:`default_cache_dir` if not given.
-        max_length, dtype: see :func:`models.encoder.load_encoder`.
+        max_length, dtype, query_prompt, document_prompt, similarity: see :func:`models.encoder.load_encoder`.
         fusion_weight: the hybrid's weight of the dense list; read from the folder's ``retrieval.json`` if not
             given.
 
     Raises:
-        FileNotFoundError, ValueError: the model cannot be loaded, or a hybrid has no weight.
+        FileNotFoundError, ValueError: the model cannot be loaded, a hybrid has no weight, or BM25 got a prompt.
     """
     kind, path = split_model_spec(spec)
+    prompts = {"query_prompt": query_prompt, "document_prompt": document_prompt, "similarity": similarity}
     if kind == "bm25":
+        given = [name.replace("_", " ") for name, value in prompts.items() if value is not None]
+        if given:
+            raise ValueError(f"bm25 takes no {' and no '.join(given)}; expected one with an embedding model only")
         return BM25Index(ids, texts)
     from models.encoder import load_encoder, resolve_encoder_folder
 
@@ -127,7 +134,7 @@ def open_retriever(
         weight = read_fusion_weight(resolve_encoder_folder(path)) if fusion_weight is None else fusion_weight
         if not 0 <= weight <= 1:
             raise ValueError(f"fusion weight is {weight}; expected a number between 0 (BM25 alone) and 1 (dense alone)")
-    encoder = load_encoder(path, max_length=max_length, dtype=dtype)
+    encoder = load_encoder(path, max_length=max_length, dtype=dtype, **prompts)
     cache = EmbeddingCache(cache_dir or default_cache_dir())
     embeddings = cache.encode_documents(encoder, texts, batch_size=batch_size, progress=progress)
     dense = DenseRetriever(encoder, DenseIndex(ids, embeddings), batch_size, progress)

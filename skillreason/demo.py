@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from configs import GrpoConfig, Stage1Config, load_config
-from data_pipeline import build_records, write_records, write_records_folder
+from data_pipeline import (
+    BenchQuery,
+    BuiltRecords,
+    SkillCorpus,
+    TrainingRequest,
+    build_records,
+    read_stage1,
+    write_records,
+    write_records_folder,
+)
 from data_pipeline.sample_library import load_sample_corpus, load_sample_requests
 from data_pipeline.self_requests import add_self_requests
 from models.folders import atomic_write_text
@@ -42,18 +51,13 @@ def run_demo(out: Path, backbone: str = "tiny", seed: int = 42) -> dict[str, Any
     paths = DemoPaths(out)
 
     with _step("1/6 training records from the sample library"):
-        corpus = load_sample_corpus()
-        requests, bench = load_sample_requests()
-        corpus.to_jsonl(paths.corpus)
-        write_records(paths.bench, bench)
-        built = add_self_requests(build_records(requests, corpus, seed=seed), corpus, requests, seed, progress=True)
-        write_records_folder(built, paths.data)
+        corpus, requests, built, bench = write_sample_data(paths, seed)
         print(
             f"{len(corpus)} skills, {len(requests)} written requests, {len(built.stage1)} Stage-I and "
             f"{len(built.stage2)} Stage-II records, {len(bench)} test requests"
         )
     with _step(f"2/6 the {backbone} backbone, untrained"):
-        source = _make_backbone(backbone, paths, [*corpus.documents(), *(r.query for r in built.stage1)], seed)
+        source = make_backbone(backbone, paths, seed)
     stage1 = load_config(Stage1Config, f"stage1_{backbone}", _overrides(paths, "stage1", source, seed))
     with _step("3/6 Stage I: learning from the teacher's reasoning"):
         from trainers.stage1 import train_stage1
@@ -116,7 +120,21 @@ def _prepare_folder(out: Path, settings: dict[str, Any]) -> None:
     atomic_write_text(marker, json.dumps(settings) + "\n")
 
 
-def _make_backbone(backbone: str, paths: DemoPaths, texts: Sequence[str], seed: int) -> Path:
+def write_sample_data(
+    paths: DemoPaths, seed: int
+) -> tuple[SkillCorpus, list[TrainingRequest], BuiltRecords, list[BenchQuery]]:
+    """Write corpus, test requests and the records of both stages of the sample library; returns them."""
+    corpus = load_sample_corpus()
+    requests, bench = load_sample_requests()
+    corpus.to_jsonl(paths.corpus)
+    write_records(paths.bench, bench)
+    built = add_self_requests(build_records(requests, corpus, seed=seed), corpus, requests, seed, progress=True)
+    write_records_folder(built, paths.data)
+    return corpus, requests, built, bench
+
+
+def make_backbone(backbone: str, paths: DemoPaths, seed: int) -> Path:
+    """The causal LM that training begins with, and its untrained encoder in ``paths.untrained``; reads the sample data."""
     from models.backbone import Backbone
     from models.export import export_retriever
 
@@ -129,6 +147,8 @@ def _make_backbone(backbone: str, paths: DemoPaths, texts: Sequence[str], seed: 
 
         source = paths.backbone
         if not source.exists():
+            records = read_stage1(paths.data / "stage1.jsonl")
+            texts = [*SkillCorpus.from_jsonl(paths.corpus).documents(), *(record.query for record in records)]
             create_tiny(texts, source, TinyConfig(seed=seed))
     loaded = Backbone.load(source)
     export_retriever(loaded, paths.untrained)

@@ -22,6 +22,32 @@ Rerank = Annotated[
 ]
 RerankDepth = Annotated[int, typer.Option(help="how many results it reorders")]
 
+_PROMPTS = "Prompts of an embedding model"
+_RATIONALES = "Requests with a rationale (Tables 3 and 9)"
+QueryPrompt = Annotated[
+    str | None,
+    typer.Option(
+        help="text before a request (\\n: a new line), or a name: one of the model's, skill or none (default: the model's own)",
+        rich_help_panel=_PROMPTS,
+    ),
+]
+DocumentPrompt = Annotated[str | None, typer.Option(help="the same before a document", rich_help_panel=_PROMPTS)]
+Similarity = Annotated[
+    str | None, typer.Option(help="cosine or dot (default: as the model says)", rich_help_panel=_PROMPTS)
+]
+AugmentSource = Annotated[
+    str | None,
+    typer.Option(
+        "--augment", help="who writes them: self (the model's own LM) or teacher", rich_help_panel=_RATIONALES
+    ),
+]
+AugmentModel = Annotated[
+    str | None,
+    typer.Option(
+        help="LM that writes for --augment self (default: the one beside --model)", rich_help_panel=_RATIONALES
+    ),
+]
+
 
 @evaluate_app.command(
     epilog=example(
@@ -45,9 +71,52 @@ def evaluate(
     rerank: Rerank = None,
     rerank_depth: RerankDepth = 20,
     cache_dir: CacheDir = None,
+    query_prompt: QueryPrompt = None,
+    document_prompt: DocumentPrompt = None,
+    similarity: Similarity = None,
+    augment: AugmentSource = None,
+    rationales: Annotated[
+        Path | None, typer.Option(help="rows of query_id and rationale to use", rich_help_panel=_RATIONALES)
+    ] = None,
+    augment_model: AugmentModel = None,
+    samples: Annotated[int, typer.Option(help="rationales of a request", rich_help_panel=_RATIONALES)] = 1,
+    temperature: Annotated[float, typer.Option(help="of sampling; 0: greedy", rich_help_panel=_RATIONALES)] = 0.0,
+    teacher: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="such as kind=openai, model=NAME (repeatable)", rich_help_panel=_RATIONALES
+        ),
+    ] = None,
+    teacher_config: Annotated[Path | None, typer.Option(help="YAML of these", rich_help_panel=_RATIONALES)] = None,
+    teacher_cache: Annotated[
+        Path | None,
+        typer.Option(help="folder of its answers (default: .teacher beside --out)", rich_help_panel=_RATIONALES),
+    ] = None,
 ) -> None:
     """Rank every request of a benchmark against its skills; print the metrics with 95% intervals, by suite and by slice."""
     from evaluation import evaluate as run_evaluate
+    from evaluation.rationales import Augment
+
+    chosen = None
+    if augment is not None or rationales is not None:
+        if augment is not None and rationales is not None:
+            raise ValueError(f"--augment {augment} and --rationales {rationales} were given; expected one of them")
+        if augment == "file":
+            raise ValueError("--augment is file; expected self or teacher, or --rationales FILE alone")
+        chosen = Augment(
+            augment or "file",
+            model=augment_model or "",
+            file=str(rationales or ""),
+            samples=samples,
+            temperature=temperature,
+            teacher_cache=str(teacher_cache or ""),
+            **_teacher(teacher, teacher_config) if augment == "teacher" else {},
+        )
+        chosen.check()
+    elif augment_model or teacher or teacher_config or samples != 1:
+        raise ValueError(
+            "options of rationales were given without --augment or --rationales; expected one of these too"
+        )
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the same sentences are printed below, as notes
@@ -63,9 +132,15 @@ def evaluate(
             alternatives=alternatives,
             rerank=rerank,
             rerank_depth=rerank_depth,
+            query_prompt=_unescaped(query_prompt),
+            document_prompt=_unescaped(document_prompt),
+            similarity=similarity,
+            augment=chosen,
             progress=True,
         )
-    _print_result(result)
+    from skillreason.result_text import print_result
+
+    print_result(result)
     if plot is not None and "slices" in result:
         from evaluation.result_plots import plot_slices
 
@@ -161,10 +236,18 @@ def search(
     rerank: Rerank = None,
     rerank_depth: RerankDepth = 20,
     cache_dir: CacheDir = None,
+    query_prompt: QueryPrompt = None,
+    document_prompt: DocumentPrompt = None,
+    similarity: Similarity = None,
+    augment: AugmentSource = None,
+    augment_model: AugmentModel = None,
 ) -> None:
     """Print the skills that fit a request, best first, with their scores."""
     from evaluation import search as run_search
+    from evaluation.rationales import Augment
 
+    if augment not in (None, "self"):
+        raise ValueError(f"--augment is {augment!r}; expected self: a search asks nobody else")
     hits = run_search(
         model,
         corpus,
@@ -175,39 +258,26 @@ def search(
         fusion_weight=fusion_weight,
         rerank=rerank,
         rerank_depth=rerank_depth,
+        query_prompt=_unescaped(query_prompt),
+        document_prompt=_unescaped(document_prompt),
+        similarity=similarity,
+        augment=Augment("self", model=augment_model or "") if augment else None,
         progress=True,
     )
     for rank, hit in enumerate(hits, start=1):
         print(f"{rank:>3}  {hit.score:7.4f}  {hit.skill_id}\n              {_shorten(hit.description)}")
 
 
-def _print_result(result: dict[str, Any]) -> None:
-    from evaluation.report import align_table
-
-    print(f"{result['model']} on {result['n_queries']} requests, {result['n_skills']} skills:")
-    bounds = result["intervals"]["metrics"]
-    for name, value in result["metrics"].items():
-        low, high = bounds.get(name, (None, None))
-        print(f"  {name:<14} {value:.4f}" + (f"  [{low:.4f}, {high:.4f}]" if name in bounds else ""))
-    headline = list(bounds)
-    if "suites" in result:
-        rows = [[row["suite"], str(row["n_queries"]), *_percent(row["metrics"], headline)] for row in result["suites"]]
-        if "macro" in result:
-            rows.append(["macro average", "", *_percent(result["macro"]["metrics"], headline)])
-        print("\n" + align_table([["Suite", "n", *headline], *rows]))
-    for kind, slices in result.get("slices", {}).items():
-        rows = [[row["slice"], str(row["n_queries"]), *_percent(row["metrics"], headline)] for row in slices]
-        print("\n" + align_table([[f"By {kind}", "n", *headline], *rows]))
-    if "alternatives" in result:
-        from evaluation.alternatives import rescoring_table
-
-        print("\n" + rescoring_table({result["model"]: result["alternatives"]}))
-    for note in result["benchmark"]["notes"]:
-        logging.getLogger("skillreason").warning(note)
+def _unescaped(prompt: str | None) -> str | None:
+    """Shells hand over ``\\n`` as two characters, and instructions have a new line in them."""
+    return None if prompt is None else prompt.replace("\\n", "\n")
 
 
-def _percent(metrics: dict[str, float], names: list[str]) -> list[str]:
-    return [f"{100 * metrics[name]:.1f}" if name in metrics else "–" for name in names]
+def _teacher(keys: list[str] | None, config: Path | None) -> dict[str, Any]:
+    from configs.load import load_config
+    from data_pipeline.teacher import TeacherConfig, validate_teacher
+
+    return {"teacher": load_config(TeacherConfig, config, keys or [], check=validate_teacher)}
 
 
 def _shorten(text: str, width: int = 100) -> str:

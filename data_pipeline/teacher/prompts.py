@@ -120,6 +120,29 @@ def rationale(record_id: str, query: str, skill: Skill) -> TeacherTask:
     )
 
 
+_QUERY_ANALYSIS = """
+You write one sentence of query analysis for skill retrieval. The data is a user's task; which skill serves it is not known.
+- State only which capabilities the user needs: no steps, no explanation, no answer to the task.
+- No names of skills or products that the task does not name. No lists, labels or markup in the sentence.
+- Exactly this pattern, under 32 words: "The user needs skills for <capability description>."
+Form: {"query_capability": "The user needs skills for ..."}
+"""
+
+
+def query_analysis(record_id: str, query: str) -> TeacherTask:
+    """The rationale of a request at inference (Table 9, teacher-CoT augmentation): G.3's without the known capability."""
+    return make_task(
+        "query_analysis",
+        record_id,
+        _QUERY_ANALYSIS,
+        request_block(query, "user task"),
+        "Write the sentence for the task above.",
+        form(query_capability=text(400)),
+        {"query": query},
+        check_rationale,
+    )
+
+
 _REWRITE = """
 You rewrite an explicit request as a user would put it who knows the goal but not the method. The data is the request, what it
 requires, and its target skill.
