@@ -15,9 +15,16 @@ import typer
 
 from skillreason.cluster_cli import ConfigArguments, ConfigOption, cluster_app, jobs_app
 from skillreason.data_cli import data_app
+from skillreason.end_to_end_cli import end_to_end_app
 from skillreason.evaluate_cli import evaluate_app
+from skillreason.index_cli import index_app
+from skillreason.mcp_cli import mcp_app
+from skillreason.report_cli import latency_app, report_app
+from skillreason.serve_cli import serve_app
 from skillreason.skg_cli import skg_app
 from skillreason.skill2query_commands import app as skill2query_app
+from skillreason.study_cli import study_app
+from skillreason.tables_cli import tables_app
 
 app = typer.Typer(
     name="skillreason",
@@ -38,7 +45,15 @@ app.add_typer(skill2query_app, name="skill2query")
 app.add_typer(backbone_app, name="backbone")
 app.add_typer(cluster_app)
 app.add_typer(evaluate_app)
+app.add_typer(end_to_end_app, name="end-to-end")
+app.add_typer(study_app)
+app.add_typer(latency_app)
 app.add_typer(jobs_app, name="jobs")
+app.add_typer(index_app, name="index")
+app.add_typer(serve_app)
+app.add_typer(mcp_app)
+report_app.add_typer(tables_app)
+app.add_typer(report_app, name="report")
 
 
 def _example(text: str) -> str:
