@@ -14,7 +14,6 @@ from actors.device import place, release_cache
 from actors.policy_batch import PolicyBatch, PolicyShare, whole_share
 from configs.schema import ActorConfig, ModelConfig, RolloutCorrectionConfig
 from models.backbone import Backbone
-from models.batching import plan_micro_batches
 from models.export import export_causal_lm, export_retriever
 from models.views import View
 from objectives.checkpoint import load_checkpoint, save_checkpoint
@@ -67,7 +66,9 @@ class Policy:
         self.engine_temperature = engine_temperature
         self.correction = correction or RolloutCorrectionConfig()
         self._release = release
-        backbone = Backbone.load(model.path, dtype=model.dtype, device=place(device, threads, seed))
+        backbone = Backbone.load(
+            model.path, dtype=model.dtype, device=place(device, threads, seed), share_prefixes=model.share_prefixes
+        )
         self.engine = build_engine(
             backbone,
             config.optim,
@@ -219,9 +220,12 @@ class Policy:
 def equal_passes(
     engine: Engine, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], token_budget: int
 ) -> list[list[int]]:
-    """Micro-batches of this rank's rows, then empty ones where other ranks have more and the engine minds. Collective."""
-    lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-    plan = plan_micro_batches(lengths, token_budget)
+    """Micro-batches of this rank's rows, then empty ones where other ranks have more and the engine minds. Collective.
+
+    Where the model packs sequences, responses to one prompt are kept together, and the budget counts their prompt once.
+    """
+    sequences = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
+    plan = engine.backbone.plan(sequences, token_budget)[0]
     if engine.needs_equal_passes:
         plan += [[] for _ in range(engine.collectives.max_int(len(plan)) - len(plan))]
     return plan

@@ -35,7 +35,9 @@ class Reference:
         self.temperature = temperature
         self.token_budget = token_budget
         self._release = release
-        backbone = Backbone.load(model.path, dtype=model.dtype, device=place(device, threads))
+        backbone = Backbone.load(
+            model.path, dtype=model.dtype, device=place(device, threads), share_prefixes=model.share_prefixes
+        )
         self.engine = build_engine(
             backbone, None, parallel or ParallelConfig(), default_strategy="fsdp2", parallel_key="ref.parallel"
         )

@@ -22,7 +22,9 @@ class RewardRetriever:
         """
         self.token_budget = token_budget
         self._release = release
-        self.backbone = Backbone.load(model.path, dtype=model.dtype, device=place(device, threads)).eval()
+        self.backbone = Backbone.load(
+            model.path, dtype=model.dtype, device=place(device, threads), share_prefixes=model.share_prefixes
+        ).eval()
         self.backbone.requires_grad_(False)
 
     def ready(self) -> int:

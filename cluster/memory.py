@@ -15,7 +15,7 @@ from configs.schema import GrpoConfig, RerankerConfig, Stage1Config
 
 FLOAT32 = 4
 LOGIT_CHUNK = 2048
-"""Rows of logits held at once: ``models.backbone.LOGIT_CHUNK``, which is not imported here because torch would be."""
+"""Rows of logits held at once: ``models.token_log_probs.LOGIT_CHUNK``, which is not imported here because torch would be."""
 
 PROCESS = 2_000_000_000
 """CUDA context, cuBLAS and NCCL workspaces, fragmentation: an allowance of one process, not measured."""

@@ -7,21 +7,21 @@ appended pooling token is the embedding, and the LM head over the same hidden st
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from models.batching import pad_right, plan_micro_batches
+from models.batching import pad_right, plan_over_ranks, plan_packed
+from models.shared_prefix import can_pack, pack, packed_hidden_states
+from models.token_log_probs import TokenLogProbs
 from models.tokenization import BackboneError, ModelTokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-LOGIT_CHUNK = 2048
-"""Rows of logits held at once; at a vocabulary of 151,669 a chunk is 1.2 GB in float32."""
 
 
 class Backbone(nn.Module):
@@ -34,6 +34,7 @@ class Backbone(nn.Module):
         model: the transformers causal LM.
         tokenizer: its token interface, with the pooling and stop ids.
         source: where it was loaded from.
+        share_prefixes: what sequences of a pass begin with is computed once, where :attr:`packs` allows it.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Backbone(nn.Module):
         *,
         compute_dtype: torch.dtype = torch.float32,
         source: str = "",
+        share_prefixes: bool = True,
     ):
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
         self.compute_dtype = compute_dtype
         self.source = source
+        self.share_prefixes = share_prefixes
         self.token_log_probs = TokenLogProbs(model.get_output_embeddings())
         # The token that pads may be the one that pools, and an embedding's padding_idx gets no gradient. Masks keep padding out.
         model.get_input_embeddings().padding_idx = None
@@ -130,13 +133,42 @@ class Backbone(nn.Module):
         last = (attention_mask * positions).argmax(dim=1)
         return F.normalize(hidden[torch.arange(len(hidden), device=hidden.device), last], dim=-1)
 
+    def embed_sequences(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        """As :meth:`embed`, of sequences that nobody has padded, in their order."""
+        states, rows = self.token_states(sequences)
+        return F.normalize(states[[int(r[-1]) for r in rows]], dim=-1)
+
+    def token_states(self, sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[np.ndarray]]:
+        """Final hidden states ``[T, d]`` in float32 of the tokens of some sequences, and for each sequence its tokens' rows.
+
+        Where :attr:`packs` is true each distinct token is computed once and nothing is padded, see :mod:`models.shared_prefix`.
+        """
+        if self.packs:
+            packed = pack(sequences, device=self.device)
+            with self.autocast():
+                states = packed_hidden_states(self.model, packed)
+            return states.float(), packed.rows
+        ids, mask = pad_right(sequences, self.tokenizer.pad_id, self.device)
+        states = self.hidden_states(ids, mask).flatten(0, 1)
+        return states, [row * ids.shape[1] + np.arange(len(s)) for row, s in enumerate(sequences)]
+
+    @property
+    def packs(self) -> bool:
+        """Whether sequences are packed rather than padded: wanted, known to be exact, and without dropout."""
+        return self.share_prefixes and not self.training and can_pack(self.model)
+
+    def plan(self, sequences: Sequence[Sequence[int]], token_budget: int, ranks: int = 1) -> list[list[list[int]]]:
+        """Micro-batches ``[rank][pass]`` within a budget of the tokens that :meth:`token_states` computes, padding included."""
+        if self.packs:
+            return plan_packed(sequences, token_budget, ranks)
+        return plan_over_ranks([len(s) for s in sequences], token_budget, ranks)
+
     def encode(self, sequences: Sequence[Sequence[int]], token_budget: int, progress: Any = None) -> torch.Tensor:
         """Embed token sequences without gradients, in their order: ``[N, d]`` on the CPU."""
         out = torch.empty(len(sequences), self.hidden_size)
         with torch.inference_mode():
-            for rows in plan_micro_batches([len(s) for s in sequences], token_budget):
-                ids, mask = pad_right([sequences[r] for r in rows], self.tokenizer.pad_id, self.device)
-                out[rows] = self.embed(ids, mask).cpu()
+            for rows in self.plan(sequences, token_budget)[0]:
+                out[rows] = self.embed_sequences([sequences[r] for r in rows]).cpu()
                 if progress is not None:
                     progress(len(rows))
         return out
@@ -165,20 +197,16 @@ class Backbone(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """What :meth:`response_log_probs` returns, and from the same logits the log-probabilities at temperature ``other``,
         ``[B, R]``, detached."""
-        sequences = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        ids, mask = pad_right(sequences, self.tokenizer.pad_id, self.device)
-        hidden = self.hidden_states(ids, mask)
+        # the last token of a response predicts nothing that is asked for
+        states, token_rows = self.token_states([[*p, *r[:-1]] for p, r in zip(prompts, responses, strict=True)])
         width = max((len(r) for r in responses), default=0)
         response_mask = torch.zeros(len(prompts), max(width, 1), device=self.device)
-        rows, columns = [], []
-        for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        for row, response in enumerate(responses):
             response_mask[row, : len(response)] = 1
-            rows.extend([row] * len(response))
-            columns.extend(range(len(prompt) - 1, len(prompt) - 1 + len(response)))
-        row_index = torch.tensor(rows, dtype=torch.long, device=self.device)
-        column_index = torch.tensor(columns, dtype=torch.long, device=self.device)
-        targets = ids[row_index, column_index + 1]
-        selected = self.token_log_probs(hidden[row_index, column_index], targets, temperature, other, self.autocast)
+        predicting = [rows[len(rows) - len(r) :] for rows, r in zip(token_rows, responses, strict=True)]
+        targets = torch.tensor([t for r in responses for t in r], dtype=torch.long, device=self.device)
+        hidden = states[torch.from_numpy(np.concatenate(predicting)).to(self.device)]
+        selected = self.token_log_probs(hidden, targets, temperature, other, self.autocast)
         where = response_mask.bool()
         log_probs, entropy, compared = (torch.zeros_like(response_mask).masked_scatter(where, s) for s in selected)
         return log_probs, entropy, response_mask, compared
@@ -231,51 +259,6 @@ class Backbone(nn.Module):
             model = AutoModelForCausalLM.from_config(self.model.config, dtype=torch.float32)
         model.tie_weights()
         return Backbone(model.eval(), self.tokenizer, compute_dtype=self.compute_dtype, source=self.source)
-
-
-class TokenLogProbs(nn.Module):
-    """Log-probabilities of given tokens from hidden states, with the logits of one chunk of rows at a time.
-
-    How many chunks there are depends on the tokens, which differ between ranks. ZeRO-3 gathers a module's weights when the module
-    is called, on all ranks together: so the head's weight is this module's own, gathered once for all chunks.
-    """
-
-    bias: torch.Tensor | None
-
-    def __init__(self, head: Any):
-        super().__init__()
-        self.weight = head.weight
-        self.register_parameter("bias", getattr(head, "bias", None))
-
-    def forward(
-        self,
-        hidden: torch.Tensor,
-        targets: torch.Tensor,
-        temperature: float,
-        other: float,
-        autocast: Callable[[], contextlib.AbstractContextManager[Any]],
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Log-probabilities of ``targets[N]``, entropies and detached log-probabilities at ``other``, from ``hidden[N, d]``."""
-
-        def of_chunk(states: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            with autocast():
-                logits = F.linear(states, self.weight, self.bias)
-            log_probs = F.log_softmax(logits.float() / temperature, dim=-1)
-            selected = log_probs.gather(-1, target[:, None]).squeeze(-1)
-            with torch.no_grad():
-                entropy = -(log_probs.exp() * log_probs).sum(-1)
-                compared = selected.detach()
-                if other != temperature:
-                    compared = F.log_softmax(logits.float() / other, dim=-1).gather(-1, target[:, None]).squeeze(-1)
-            return selected, entropy, compared
-
-        chunks = list(zip(hidden.split(LOGIT_CHUNK), targets.split(LOGIT_CHUNK), strict=True))
-        if len(chunks) == 1 or not torch.is_grad_enabled():
-            parts = [of_chunk(states, target) for states, target in chunks]
-        else:  # the logits are computed again in the backward pass
-            parts = [checkpoint(of_chunk, states, target, use_reentrant=False) for states, target in chunks]
-        selected, entropy, compared = (torch.cat(column) for column in zip(*parts, strict=True))
-        return selected, entropy, compared
 
 
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

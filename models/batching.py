@@ -1,10 +1,15 @@
-"""Grouping token sequences of uneven length into padded micro-batches of bounded size, for one process or several."""
+"""Grouping token sequences of uneven length into micro-batches of bounded size, padded or packed, for one process or several."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
+import numpy as np
 import torch
+
+MIN_SHARED = 8
+"""Tokens that two sequences must begin with alike for it to be used: below, gathering costs more than it saves."""
 
 
 def plan_micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
@@ -72,6 +77,59 @@ def plan_over_ranks(lengths: Sequence[int], token_budget: int, ranks: int) -> li
         for rank, batch in enumerate(row if number % 2 == 0 else reversed(row)):
             plan[rank].append(batch)
     return plan
+
+
+def prefix_order(sequences: Sequence[Sequence[int]], min_shared: int = MIN_SHARED) -> list[tuple[int, int]]:
+    """Sequences in dictionary order, which is that of a tree of their prefixes: index, and tokens shared with the one before.
+
+    No earlier sequence has more in common with one than the last before it. Prefixes shorter than ``min_shared`` count as none.
+    """
+    ids = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
+    order = sorted(range(len(sequences)), key=lambda i: list(sequences[i]))
+    out = [(order[0], 0)] if order else []
+    for before, index in pairwise(order):
+        length = min(len(ids[before]), len(ids[index]))
+        different = np.flatnonzero(ids[before][:length] != ids[index][:length])
+        shared = int(different[0]) if different.size else length
+        out.append((index, shared if shared >= min_shared else 0))
+    return out
+
+
+def plan_packed(sequences: Sequence[Sequence[int]], token_budget: int, ranks: int = 1) -> list[list[list[int]]]:
+    """As :func:`plan_over_ranks`, for sequences that are packed: a micro-batch's size is its number of distinct tokens.
+
+    Sequences that begin alike are kept together; where a micro-batch ends between two, what they share is computed in both.
+    """
+    order = prefix_order(sequences)
+    total = sum(len(s) for s in sequences)
+    if not order:
+        return [[] for _ in range(ranks)]
+    budget = min(token_budget, total) if token_budget > 0 else total
+    passes = -(-len(_cut(sequences, order, budget)) // ranks)
+    low, high = 1, budget
+    while low < high:  # the number of micro-batches never grows with the budget
+        middle = (low + high) // 2
+        if len(_cut(sequences, order, middle)) <= passes * ranks:
+            high = middle
+        else:
+            low = middle + 1
+    batches = _cut(sequences, order, low)
+    batches += [[] for _ in range(passes * ranks - len(batches))]
+    return [batches[rank::ranks] for rank in range(ranks)]
+
+
+def _cut(sequences: Sequence[Sequence[int]], order: list[tuple[int, int]], budget: int) -> list[list[int]]:
+    """Runs of the order within the budget, each as long as it can be; a longer sequence is alone."""
+    batches: list[list[int]] = []
+    size = budget
+    for index, shared in order:
+        own = len(sequences[index]) - shared
+        if not batches or size + own > budget:
+            batches.append([])
+            size, own = 0, len(sequences[index])
+        batches[-1].append(index)
+        size += own
+    return batches
 
 
 def pad_right(

@@ -40,9 +40,10 @@ class Reranker(Backbone):
         *,
         compute_dtype: torch.dtype = torch.float32,
         source: str = "",
+        share_prefixes: bool = True,
         form: RerankerFormat | None = None,
     ):
-        super().__init__(model, tokenizer, compute_dtype=compute_dtype, source=source)
+        super().__init__(model, tokenizer, compute_dtype=compute_dtype, source=source, share_prefixes=share_prefixes)
         self.form = form or read_format(source, tokenizer)
         self.answer_ids = answer_token_ids(tokenizer, self.form, source)
         self.pairs = PairTokenizer(tokenizer, self.form)
@@ -114,7 +115,8 @@ class Reranker(Backbone):
 class AnswerScore(nn.Module):
     """logit(yes) − logit(no) from hidden states ``[B, d]``: ``[B, 1]``, in float32 whatever the transformer's precision.
 
-    It owns the head's weight for the reason that :class:`models.backbone.TokenLogProbs` does: ZeRO-3 gathers it with the call.
+    It owns the head's weight for the reason that :class:`models.token_log_probs.TokenLogProbs` does: ZeRO-3 gathers it with the
+    call.
     """
 
     bias: torch.Tensor | None

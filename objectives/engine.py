@@ -12,7 +12,7 @@ import torch.distributed as dist
 from configs.parallel import optimizer_conflict, resolve_strategy
 from configs.schema import OptimizerConfig, ParallelConfig
 from models.backbone import Backbone
-from models.batching import pad_right, plan_over_ranks
+from models.batching import pad_right
 from objectives.collectives import Collectives, SingleProcess, TorchCollectives
 
 StateValue = torch.Tensor | int | float
@@ -61,6 +61,10 @@ class Engine(ABC):
         """See :meth:`Backbone.embed`."""
         return self._forward("embed", input_ids, attention_mask)
 
+    def embed_sequences(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        """See :meth:`Backbone.embed_sequences`."""
+        return self._forward("embed_sequences", sequences)
+
     def pair_scores(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """See :meth:`models.reranker.Reranker.pair_scores`; the backbone must be such a one."""
         return self._forward("pair_scores", input_ids, attention_mask)
@@ -104,15 +108,14 @@ class Engine(ABC):
         Args:
             progress: called with the number of sequences of each micro-batch of this rank.
         """
-        plan = plan_over_ranks([len(s) for s in sequences], token_budget, self.collectives.size)
+        plan = self.backbone.plan(sequences, token_budget, self.collectives.size)
         parts = [torch.empty(0, self.backbone.hidden_size, device=self.device)]
         with torch.no_grad():
             for rows in plan[self.collectives.rank]:
                 if not rows:
                     self.dummy_pass("embed", backward=False)
                     continue
-                ids, mask = pad_right([sequences[r] for r in rows], self.backbone.tokenizer.pad_id, self.device)
-                parts.append(self.embed(ids, mask))
+                parts.append(self.embed_sequences([sequences[r] for r in rows]))
                 if progress is not None:
                     progress(len(rows))
         out = torch.empty(len(sequences), self.backbone.hidden_size)

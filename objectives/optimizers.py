@@ -26,6 +26,8 @@ def build_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimizerC
             lr=config.lr,
             betas=(config.betas[0], config.betas[1]),
             weight_decay=config.weight_decay,
+            # one pass over memory a parameter; on a GPU torch chooses, and there the counters would have to move
+            fused=all(p.device.type == "cpu" and not isinstance(p, DTensor) for p in parameters) or None,
         )
     if config.name == "adafactor":
         from transformers.optimization import Adafactor

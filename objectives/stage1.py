@@ -11,7 +11,6 @@ import torch
 
 from configs.schema import Stage1DataConfig, Stage1LossConfig
 from models.backbone import Backbone
-from models.batching import plan_over_ranks
 from models.views import document_view, privileged_view, raw_view, teacher_view
 from objectives.engine import Engine
 from objectives.gradient_cache import cached_backward
@@ -200,16 +199,16 @@ def rationale_backward(
     Args:
         prompts: ``[N]``, the whole batch on every rank.
         rationales: ``[N]`` with their end tokens.
-        token_budget: padded tokens of a micro-batch.
+        token_budget: tokens of a micro-batch: padded ones, or distinct ones where the model packs them.
 
     Raises:
         FloatingPointError: the loss is not finite; on every rank, with no gradients left.
     """
     total_tokens = float(sum(len(r) for r in rationales))
-    lengths = [len(p) + len(r) for p, r in zip(prompts, rationales, strict=True)]
     ranks = engine.collectives
+    written = [[*p, *r] for p, r in zip(prompts, rationales, strict=True)]
     value = torch.zeros((), device=engine.device)
-    for rows in plan_over_ranks(lengths, token_budget, ranks.size)[ranks.rank]:
+    for rows in engine.backbone.plan(written, token_budget, ranks.size)[ranks.rank]:
         if not rows:
             engine.dummy_pass("response_log_probs", backward=True)
             continue

@@ -129,7 +129,13 @@ class RerankerLoop(TrainingLoop):
         self, config: RerankerConfig, data: RerankerData, device: str, session: Session | None, identity: dict[str, Any]
     ):
         self.form = format_of(config.data)
-        reranker = Reranker.load(config.model.path, dtype=config.model.dtype, device=device, form=self.form)
+        reranker = Reranker.load(
+            config.model.path,
+            dtype=config.model.dtype,
+            device=device,
+            form=self.form,
+            share_prefixes=config.model.share_prefixes,
+        )
         engine = build_engine(reranker, config.optim, config.parallel, default_strategy="deepspeed")
         super().__init__(config, data.schedule, engine, session, identity)
         self.heldout = data.heldout

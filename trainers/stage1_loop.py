@@ -60,7 +60,9 @@ class Stage1Loop(TrainingLoop):
     def __init__(
         self, config: Stage1Config, data: Stage1Data, device: str, session: Session | None, identity: dict[str, Any]
     ):
-        backbone = Backbone.load(config.model.path, dtype=config.model.dtype, device=device)
+        backbone = Backbone.load(
+            config.model.path, dtype=config.model.dtype, device=device, share_prefixes=config.model.share_prefixes
+        )
         backbone.tokenizer.prompt_style = config.data.rationale_prompt or backbone.tokenizer.prompt_style
         backbone.tokenizer.document_format = format_of_records(data.training)
         engine = build_engine(backbone, config.optim, config.parallel, default_strategy="deepspeed")

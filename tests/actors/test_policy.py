@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.policy import Policy
+from actors.policy import Policy, equal_passes
 from actors.policy_batch import PolicyBatch, whole_share
 from configs.schema import ModelConfig, RolloutCorrectionConfig
 from models.backbone import Backbone
@@ -130,6 +130,67 @@ def test_the_order_of_rollouts_does_not_matter(make_policy, make_batch, monkeypa
     expected = gradients_of_update(policy, make_batch(policy), monkeypatch)
     shuffled = gradients_of_update(policy, make_batch(policy, [5, 0, 7, 3, 1, 6, 2, 4]), monkeypatch)
     torch.testing.assert_close(shuffled, expected, rtol=1e-4, atol=1e-6)
+
+
+# -- shared prompts -----------------------------------------------------------------------------------------------------
+
+LONG_PROMPTS = {"one": list(range(20, 50)), "other": list(range(20, 35)) + list(range(300, 312))}
+
+
+def long_batch(policy: Policy, make_batch) -> PolicyBatch:
+    """The rollouts of :func:`make_batch` to prompts long enough to be shared, two of which begin alike."""
+    batch = make_batch(policy)
+    prompts = [[*LONG_PROMPTS["one" if row % 2 else "other"], *prompt] for row, prompt in enumerate(batch.prompts)]
+    with torch.no_grad():
+        own = [log_probs(policy.backbone.model, p, r, 0.8) for p, r in zip(prompts, batch.responses, strict=True)]
+    return dataclasses.replace(batch, prompts=prompts, ref_log_probs=[values.float().numpy() + 0.1 for values in own])
+
+
+def computed_tokens(backbone: Backbone, call: Callable[[], Any]) -> int:
+    """Tokens that go through the transformer during a call."""
+    counts: list[int] = []
+    hook = backbone.model.get_input_embeddings().register_forward_pre_hook(
+        lambda _, args: counts.append(args[0].numel())
+    )
+    call()
+    hook.remove()
+    return sum(counts)
+
+
+@pytest.mark.parametrize("budget", [0, 60])
+def test_the_gradient_with_shared_prompts_is_that_of_the_objective(make_policy, make_batch, monkeypatch, budget: int):
+    policy = make_policy(ppo_max_token_len=budget)
+    batch = long_batch(policy, make_batch)
+    assert policy.backbone.packs
+    ours = gradients_of_update(policy, batch, monkeypatch)
+    torch.testing.assert_close(ours, independent_gradients(policy, batch, 0.8, 0.001), rtol=1e-4, atol=1e-5)
+    policy.backbone.share_prefixes = False
+    torch.testing.assert_close(gradients_of_update(policy, batch, monkeypatch), ours, rtol=1e-5, atol=1e-5)
+
+
+def test_an_update_computes_the_prompt_of_a_group_once(make_policy):
+    policy = make_policy(ppo_max_token_len=1000)
+    prompts = [LONG_PROMPTS["one"]] * 3 + [list(range(200, 240))] * 2
+    responses = [[7, 8, 1], [9, 1], [10, 11, 12, 1], [13, 1], [14, 15, 1]]
+    batch = PolicyBatch(
+        query_ids=["a", "a", "a", "b", "b"],
+        prompts=prompts,
+        responses=responses,
+        rewards=torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]),
+        ref_log_probs=[np.zeros(len(r), dtype=np.float32) for r in responses],
+    )
+    # the last token of a response predicts nothing
+    assert computed_tokens(policy.backbone, lambda: policy.update(batch)) == 30 + 40 + 2 + 1 + 3 + 1 + 2
+    policy.backbone.share_prefixes = False
+    assert computed_tokens(policy.backbone, lambda: policy.update(batch)) >= 3 * 30 + 2 * 40 + 9
+
+
+@pytest.mark.parametrize("budget", [50, 70, 90])
+def test_rollouts_of_a_group_are_in_one_micro_batch_where_it_fits(make_policy, budget: int):
+    engine = make_policy().engine
+    prompts = [list(range(20, 50)), list(range(200, 230))] * 4
+    plan = equal_passes(engine, prompts, [[10 + row, 8, 9, 7, 1] for row in range(8)], budget)
+    assert sorted(sorted(rows) for rows in plan) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 # -- the step -----------------------------------------------------------------------------------------------------------

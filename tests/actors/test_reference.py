@@ -10,7 +10,7 @@ from actors.policy import equal_passes, response_log_probs
 from actors.reference import Reference
 from actors.retriever import RewardRetriever
 from configs.schema import ModelConfig
-from models.views import document_view, raw_view
+from models.views import document_view, privileged_view, raw_view
 
 
 @pytest.fixture
@@ -63,3 +63,20 @@ def test_the_retriever_gives_unit_vectors_in_the_order_of_its_views(model_config
     assert together.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1.0, atol=1e-6)
     np.testing.assert_allclose(together, np.concatenate([retriever.encode([v], 64) for v in views]), atol=1e-5)
+
+
+def test_the_retriever_computes_what_the_views_of_a_request_share_once(model_config: ModelConfig):
+    retriever = RewardRetriever(model_config, token_budget=1000, threads=0, device="cpu")
+    request = "Sum the hours of each customer and write the total below the list."
+    views = [raw_view(request), *(privileged_view(request, f"The user needs skills for {n}.") for n in "abcdefgh")]
+    lengths = [len(ids) for ids in retriever.backbone.tokenizer.encode_views(views, 512)]
+    counts: list[int] = []
+    retriever.backbone.model.get_input_embeddings().register_forward_pre_hook(
+        lambda _, args: counts.append(args[0].numel())
+    )
+    embeddings = retriever.encode(views, 512)
+    # instruction and request are the raw view without its pooling token
+    shared = lengths[0] - 1
+    assert sum(counts) < sum(lengths) - 8 * shared + 10
+    retriever.backbone.share_prefixes = False
+    np.testing.assert_allclose(embeddings, retriever.encode(views, 512), atol=1e-5)

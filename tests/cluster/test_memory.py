@@ -27,7 +27,7 @@ from cluster.memory import (
 )
 from cluster.shapes import KNOWN, ModelShape
 from configs import GrpoConfig, RerankerConfig, Stage1Config, load_config
-from models import backbone
+from models import token_log_probs
 from models.backbone import Backbone
 
 SHAPE = ModelShape(vocab=500, hidden=64, intermediate=192, layers=4, heads=4, kv_heads=2, head_dim=16)
@@ -206,5 +206,5 @@ def test_the_transformers_engine_holds_float32_weights_and_a_batch_of_keys_and_v
 def test_the_constants_are_those_of_the_code_they_stand_for():
     from objectives import engine_deepspeed
 
-    assert memory.LOGIT_CHUNK == backbone.LOGIT_CHUNK
+    assert memory.LOGIT_CHUNK == token_log_probs.LOGIT_CHUNK
     assert 4 * engine_deepspeed.REDUCE_BUCKET == memory.REDUCE_BUCKET

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.batching import pad_left, pad_right, plan_micro_batches, plan_over_ranks
+from models.batching import pad_left, pad_right, plan_micro_batches, plan_over_ranks, plan_packed, prefix_order
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,3 +94,53 @@ def test_over_ranks_every_other_pass_runs_in_reverse():
     # from the longest to the shortest: 8, 7 | 6, 5 in reverse, so that both ranks have 13 tokens
     plan = plan_over_ranks([8, 7, 6, 5], 8, 2)
     assert plan == [[[0], [3]], [[1], [2]]]
+
+
+# -- packed -------------------------------------------------------------------------------------------------------------
+
+A, B = list(range(100, 110)), list(range(200, 212))
+"""Two prefixes, of 10 and 12 tokens."""
+TREE = [[*B, 1], [*A, 1, 2, 3], [7], [*A], [*B, 2, 2], [*A, 1, 2, 4], [*A, 5]]
+
+
+def test_the_order_of_prefixes_keeps_those_together_that_begin_alike():
+    order = prefix_order(TREE)
+    assert [TREE[index] for index, _ in order] == sorted(TREE)
+    assert order == [(2, 0), (3, 0), (1, 10), (5, 12), (6, 10), (0, 0), (4, 12)]
+
+
+def test_short_prefixes_are_not_shared():
+    assert prefix_order([[1, 2, 3], [1, 2, 4]]) == [(0, 0), (1, 0)]
+    assert prefix_order([[1, 2, 3], [1, 2, 4]], min_shared=2) == [(0, 0), (1, 2)]
+    assert prefix_order([]) == []
+
+
+def distinct(sequences: list[list[int]]) -> int:
+    """Tokens of a micro-batch, counted by hand: the prefixes of A and B once."""
+    shared = sum(max(0, sum(s[: len(p)] == p for s in sequences) - 1) * len(p) for p in (A, B))
+    deeper = max(0, sum(s[:12] == [*A, 1, 2] for s in sequences) - 1) * 2
+    return sum(map(len, sequences)) - shared - deeper
+
+
+@pytest.mark.parametrize("budget", [1, 13, 16, 20, 30, 0])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_packed_micro_batches_hold_every_sequence_once_within_the_budget(budget: int, ranks: int):
+    plan = plan_packed(TREE, budget, ranks)
+    assert len(plan) == ranks
+    assert len({len(passes) for passes in plan}) == 1
+    assert sorted(row for passes in plan for rows in passes for row in rows) == list(range(len(TREE)))
+    for rows in (rows for passes in plan for rows in passes):
+        tokens = distinct([TREE[row] for row in rows])
+        assert tokens <= budget or budget == 0 or len(rows) == 1
+
+
+def test_a_packed_plan_has_as_few_passes_as_it_can_and_spreads_them_evenly():
+    assert distinct(TREE) == 31
+    assert len(plan_packed(TREE, 31)[0]) == 1
+    sizes = [distinct([TREE[row] for row in rows]) for rows in plan_packed(TREE, 30)[0]]
+    # and not 29 and 14, which the budget allows too: everything that begins with A, then with B
+    assert sizes == [16, 15]
+
+
+def test_no_sequences_need_no_packed_passes():
+    assert plan_packed([], 10, 2) == [[], []]

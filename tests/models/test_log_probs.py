@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
-from models import backbone as backbone_module
+from models import token_log_probs
 from models.backbone import Backbone
 
 PROMPTS = [[5, 6, 7], [9], [11, 12, 13, 14]]
@@ -93,11 +95,37 @@ def test_logits_in_chunks_give_the_same_values_and_gradients(tiny_folder: Path, 
         return log_probs.detach(), entropy, gradients
 
     whole = values_and_gradients()
-    monkeypatch.setattr(backbone_module, "LOGIT_CHUNK", chunk)
+    monkeypatch.setattr(token_log_probs, "LOGIT_CHUNK", chunk)
     chunked = values_and_gradients()
     torch.testing.assert_close(chunked, whole, atol=1e-5, rtol=1e-5)
     with torch.no_grad():
         torch.testing.assert_close(backbone.response_log_probs(PROMPTS, RESPONSES, 0.8)[0], whole[0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [5, 2])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_gradients_are_those_of_a_log_softmax_in_float64(monkeypatch: pytest.MonkeyPatch, rows: int, bias: bool):
+    monkeypatch.setattr(token_log_probs, "LOGIT_CHUNK", rows)  # kept, or computed again
+    monkeypatch.setattr(token_log_probs, "CPU_BLOCK", 3)
+    torch.manual_seed(0)
+    head = torch.nn.Linear(6, 11, bias=bias)
+    hidden, targets, incoming = torch.randn(5, 6, requires_grad=True), torch.tensor([0, 10, 3, 3, 7]), torch.randn(5)
+    selected, entropy, compared = token_log_probs.TokenLogProbs(head)(hidden, targets, 0.8, 1.0, contextlib.nullcontext)
+    (selected * incoming).sum().backward()
+
+    exact, states = copy.deepcopy(head).double(), hidden.detach().double().requires_grad_()
+    exact.zero_grad()
+    distribution = torch.log_softmax(exact(states) / 0.8, dim=-1)
+    expected = distribution[range(5), targets]
+    (expected * incoming).sum().backward()
+    torch.testing.assert_close(selected, expected, atol=1e-5, rtol=0, check_dtype=False)
+    torch.testing.assert_close(
+        entropy, -(distribution.exp() * distribution).sum(-1), atol=1e-5, rtol=0, check_dtype=False
+    )
+    at_one = torch.log_softmax(exact(states), dim=-1)[range(5), targets]
+    torch.testing.assert_close(compared, at_one, atol=1e-5, rtol=0, check_dtype=False)
+    for ours, theirs in zip((hidden, *head.parameters()), (states, *exact.parameters()), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-5, check_dtype=False)
 
 
 def test_gradients_reach_the_transformer_through_the_log_probs(tiny_folder: Path):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import models.backbone
+import models.token_log_probs
 import objectives.engine_deepspeed
 import objectives.stage1
 from configs.schema import OptimizerConfig, ParallelConfig, Stage1LossConfig
@@ -46,7 +46,7 @@ SEQUENCES = [[5, 6, 7, 8, 9, 0], [3, 0], [9, 8, 7, 0], [*range(20, 60), 0], [11,
 
 
 def batch_of(records: int, documents: int, seed: int) -> Stage1Batch:
-    """Random sequences of very uneven lengths."""
+    """Random sequences of very uneven lengths; a record's views begin alike, as do all prompts."""
     generator = torch.Generator().manual_seed(seed)
 
     def sequence(longest: int) -> list[int]:
@@ -55,15 +55,18 @@ def batch_of(records: int, documents: int, seed: int) -> Stage1Batch:
 
     masked = torch.zeros(records, documents, dtype=torch.bool)
     masked[0, -1] = documents > 2
+    raw = [sequence(30) for _ in range(records)]
+    privileged = [[*view[:-1], *sequence(50)] for view in raw]
+    instruction = sequence(20)
     return Stage1Batch(
-        raw=[sequence(30) for _ in range(records)],
-        privileged=[sequence(70) for _ in range(records)],
-        teacher=[sequence(70) for _ in range(records)],
+        raw=raw,
+        privileged=privileged,
+        teacher=[[*view[:-1], *sequence(10)] for view in privileged],
         documents=[sequence(50) for _ in range(documents)],
         document_ids=[str(i) for i in range(documents)],
         positive=torch.arange(records),
         masked=masked,
-        prompts=[sequence(40) for _ in range(records)],
+        prompts=[[*instruction, *sequence(30)] for _ in range(records)],
         rationales=[sequence(20) for _ in range(records)],
         weights=torch.rand(records, generator=generator) + 0.5,
     )
@@ -259,7 +262,7 @@ CASES: Mapping[str, Callable[..., Any]] = {
 
 def main() -> None:
     torch.set_num_threads(1)
-    models.backbone.LOGIT_CHUNK = 8  # so that logits are recomputed in the backward pass
+    models.token_log_probs.LOGIT_CHUNK = 8  # so that logits are recomputed in the backward pass
     if SIZE == 4:
         objectives.engine_deepspeed.PERSISTENT_ELEMENTS = 0  # or ZeRO-3 would keep all of a small model on every rank
     store = dist.FileStore(str(FOLDER / f"store-{SIZE}"), SIZE)

@@ -41,7 +41,8 @@ def test_an_update_is_clipping_then_torchs_adamw(engine: ReplicaEngine, tiny_fol
         optimizer.zero_grad()
         assert norm == pytest.approx(float(expected), rel=1e-6)
     for name, value in engine.full_parameters():
-        assert torch.equal(value, other.model.get_parameter(name)), name
+        # ours is the fused one
+        torch.testing.assert_close(value, other.model.get_parameter(name), rtol=2e-7, atol=1e-7)
 
 
 def test_gradients_add_up_over_calls_until_the_update(engine: ReplicaEngine):

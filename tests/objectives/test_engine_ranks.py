@@ -183,7 +183,8 @@ def test_a_head_that_only_some_passes_reach_is_trained_alike(run: Groups, strate
 @pytest.mark.parametrize("strategy", UNTIED)
 def test_a_head_that_no_pass_reaches_decays_alike(run: Groups, strategy: str):
     expected, actual = run(2, "unreached:single"), run(2, f"unreached:{strategy}")
-    assert_equal(actual["weights"], expected["weights"])
+    # where a gradient is as small as its rounding, AdamW's first update of 0.01 an element shows the rounding
+    assert_equal(actual["weights"], expected["weights"], tolerance=1e-4)
     before = load_file(run.folder / "model-untied" / "model.safetensors")["lm_head.weight"]
     torch.testing.assert_close(actual["weights"]["lm_head.weight"], before * (1 - 0.01 * 0.1))
 

@@ -265,8 +265,8 @@ def break_lm(reranker: Reranker, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_embedding(reranker: Reranker, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = reranker.embed
-    monkeypatch.setattr(reranker, "embed", lambda *args: original(*args) * float("nan"), raising=False)
+    original = reranker.embed_sequences
+    monkeypatch.setattr(reranker, "embed_sequences", lambda *args: original(*args) * float("nan"), raising=False)
 
 
 @pytest.mark.parametrize(

@@ -153,8 +153,10 @@ def direct_eq_7(backbone: Backbone, batch: Stage1Batch, config: Stage1LossConfig
     return {"loss/total": total, **terms}
 
 
+@pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("options", [{}, {"lm_reduction": "sum"}, {"kl_temperature": 1.0}, {"tau": 1.0}], ids=str)
-def test_terms_and_gradients_equal_the_equations(backbone: Backbone, batch: Stage1Batch, options):
+def test_terms_and_gradients_equal_the_equations(backbone: Backbone, batch: Stage1Batch, options, share: bool):
+    backbone.share_prefixes = share
     config = with_options(**options)
     expected = direct_eq_7(backbone, batch, config, kl=True)
     expected["loss/total"].backward()
@@ -164,6 +166,26 @@ def test_terms_and_gradients_equal_the_equations(backbone: Backbone, batch: Stag
         {k: v.item() for k, v in expected.items()}, rel=1e-5, abs=1e-6
     )
     torch.testing.assert_close(gradients(backbone), expected_gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_what_the_views_of_a_request_begin_with_is_computed_once(backbone: Backbone, batch: Stage1Batch, monkeypatch):
+    tokens: list[int] = []
+
+    def note(module, inputs, output):
+        tokens.append(output.shape[0] * output.shape[1])
+
+    backbone.model.get_input_embeddings().register_forward_hook(note)
+    config = with_options(lambda_lm=0.0, micro_batch_tokens=0)
+    stage1_backward(engine_of(backbone), batch, config, update=30)
+    shared = tokens.copy()
+    tokens.clear()
+    backbone.share_prefixes = False
+    stage1_backward(engine_of(backbone), batch, config, update=30)
+    views = [*batch.raw, *batch.privileged, *batch.teacher, *batch.documents]
+    nodes = {tuple(view[: i + 1]) for view in views for i in range(len(view))}  # of the tree of all prefixes
+    assert len(shared) == 1
+    assert len(nodes) <= shared[0] <= len(nodes) + 8 * len(views)  # shorter common prefixes are not shared
+    assert shared[0] < 0.6 * sum(tokens)
 
 
 @pytest.mark.parametrize("budget", [1, 100, 200, 400])
