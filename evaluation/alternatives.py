@@ -81,9 +81,10 @@ def rescore(result: StoredResult, alternatives: Alternatives, ks: Sequence[int] 
     """Recall of a result before and after, at each depth.
 
     Returns:
-        ``file``, ``result`` (the two files), ``recall`` (a row a depth: ``k``, ``original``, ``expanded``, ``delta``, and ``interval``, the 95% bootstrap
-        interval of the delta), ``valid`` (alternatives among the lists down to the deepest ``k``) and ``unjudged`` (skills there
-        that are no target and that nobody judged: where there are many, the result was no part of the pool).
+        ``file``, ``result`` (the two files), ``recall`` (a row a depth: ``k``, ``original``, ``expanded``, ``delta``, and
+        ``interval``, the 95% bootstrap interval of the delta), ``valid`` (alternatives among the lists down to the deepest
+        ``k``) and ``unjudged`` (skills there that are no target and that nobody judged: where there are many, the result
+        was no part of the pool).
 
     Raises:
         ValueError: no depth or one below 1, an alternative for a query or a target that the result does not have.

@@ -53,7 +53,8 @@ def token_lengths(model: Any, texts: Sequence[str]) -> list[int] | None:
     for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
         chunk = list(texts[start : start + _TOKENIZED_AT_ONCE])
         try:
-            found = tokenizer(chunk, truncation=True, max_length=model.max_seq_length, padding=False)["input_ids"]
+            encoded: Any = tokenizer(chunk, truncation=True, max_length=model.max_seq_length, padding=False)
+            found = encoded["input_ids"]
         except (TypeError, KeyError, ValueError):  # a processor of images, a word list
             return None
         lengths.extend(len(ids) for ids in found)

@@ -101,7 +101,9 @@ class IndexDescription(BaseModel):
     built_at: str
     domains: dict[str, int]
     has_reranker: bool
-    fusion_weight: float | None = Field(description="the hybrid's weight of the dense list; null: no hybrid search here")
+    fusion_weight: float | None = Field(
+        description="the hybrid's weight of the dense list; null: no hybrid search here"
+    )
     default: bool
 
 

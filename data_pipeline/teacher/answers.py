@@ -56,7 +56,7 @@ def read_answer(text: str, schema: Mapping[str, Any], check: Check | None = None
     return Answer(None, "check_failed", _short(problem)) if problem else Answer(value)
 
 
-def relaxed_schema(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+def relaxed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The part of the schema that every provider's structured output takes: lengths, counts and ranges are left to us."""
 
     def relax(node: Any, is_property_map: bool = False) -> Any:

@@ -64,10 +64,12 @@ class Asker:
                 raw, attempts = reply.text, attempts + 1
                 if reply.finish == "refusal":
                     return self._failed(task, "refused", "the model or its filter refused to answer", attempts), raw
-                if task.schema is None:
+                if not task.schema:
                     value = {"text": raw, "finish": reply.finish}
                     value |= {"input_tokens": reply.input_tokens, "output_tokens": reply.output_tokens}
-                    return TeacherResult(task.task_id, task.kind, "ok", self._config.name, value, attempts=attempts), raw
+                    return TeacherResult(
+                        task.task_id, task.kind, "ok", self._config.name, value, attempts=attempts
+                    ), raw
                 answer = read_answer(raw, task.schema, task.check)
                 if answer.value is not None:
                     return TeacherResult(

@@ -79,7 +79,7 @@ class SdkClient(ABC):
     async def send(self, task: TeacherTask, messages: Messages) -> Reply:
         """Ask by the best means of imposing the schema that the endpoint takes; a refused one is not tried again."""
         choices = STRUCTURED[self.config.kind][1:] if self.config.structured == "auto" else (self.config.structured,)
-        if task.schema is None:
+        if not task.schema:
             choices = ("none",)
         known = self.modes.get(task.kind)
         refused: CallFailed | None = None

@@ -69,7 +69,7 @@ class OfflineTeacher:
             return self._failed(task, "unknown_kind", f"the offline teacher has no rule for {task.kind}")
         except NoText as error:
             return self._failed(task, "no_text", str(error))
-        answer = read_answer(json.dumps(value), task.schema or {}, task.check)
+        answer = read_answer(json.dumps(value), task.schema, task.check)
         if answer.value is None:
             return self._failed(task, answer.reason, answer.problem)
         return TeacherResult(task.task_id, task.kind, "ok", self.name, answer.value, attempts=1)

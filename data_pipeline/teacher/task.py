@@ -15,15 +15,16 @@ class TeacherTask:
     """One question about one record.
 
     ``kind`` names the prompt, ``task_id`` the question (``<kind>/<record>``, unique in a run). ``inputs`` is what the prompt was
-    made of, for a teacher that does not read prompts. ``schema`` and ``check`` are imposed by us on every answer; without a schema
-    the answer is plain text, taken as it is: ``{"text", "finish", "input_tokens", "output_tokens"}`` (models behind APIs alone).
+    made of, for a teacher that does not read prompts. ``schema`` and ``check`` are imposed by us on every answer. With an
+    empty schema the answer is plain text, taken as it is (models behind APIs alone): ``text``, ``finish``, ``input_tokens``,
+    ``output_tokens``.
     """
 
     task_id: str
     kind: str
     system: str
     prompt: str
-    schema: Mapping[str, Any] | None = field(hash=False)
+    schema: Mapping[str, Any] = field(hash=False)
     check: Check | None = field(default=None, compare=False)
     inputs: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -58,7 +58,7 @@ def collect_answers(
                 continue
             if empty.asked not in waiting:
                 name = f"{task.instance_id}/{prompt.sha256[:12]}"
-                questions.append(TeacherTask(name, task.suite, prompt.system, prompt.user, schema=None))
+                questions.append(TeacherTask(name, task.suite, prompt.system, prompt.user, schema={}))
             waiting.setdefault(empty.asked, []).append(empty)
     log.info("%d answers at hand, %d different prompts to ask", len(out), len(questions))
     for members, result in zip(waiting.values(), teacher.run(questions, progress), strict=True):

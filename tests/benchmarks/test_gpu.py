@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
 import subprocess
@@ -83,9 +84,7 @@ def test_the_training_runs_on_a_bare_machine(tmp_path, tiny_folder):
 @pytest.fixture
 def training(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import gpu_training
-
-    return gpu_training
+    return importlib.import_module("gpu_training")
 
 
 def test_a_part_that_fails_does_not_cost_the_others(tmp_path):

@@ -9,7 +9,7 @@ from data_pipeline.teacher import TeacherTask
 
 @pytest.fixture
 def plain_task() -> TeacherTask:
-    return TeacherTask("plain/1", "plain", "Answer.", "What is 3 + 4?", schema=None)
+    return TeacherTask("plain/1", "plain", "Answer.", "What is 3 + 4?", schema={})
 
 
 def test_a_text_is_not_read_as_json(teacher, endpoint, plain_task):
