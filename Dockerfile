@@ -30,6 +30,7 @@ COPY models models
 COPY objectives objectives
 COPY retrieval retrieval
 COPY rewards rewards
+COPY serving serving
 COPY skillreason skillreason
 COPY trainers trainers
 RUN uv pip install --python /opt/venv --no-deps .

@@ -213,8 +213,8 @@ def test_both_temperatures_come_from_one_forward_pass(load, monkeypatch: pytest.
     expected = backbone.response_log_probs(prompts, responses, 0.8)
     at_one = backbone.response_log_probs(prompts, responses, 1.0)[0].detach()
     passes: list[int] = []
-    hidden_states = backbone.hidden_states
-    monkeypatch.setattr(backbone, "hidden_states", lambda *args: (passes.append(1), hidden_states(*args))[1])
+    token_states = backbone.token_states
+    monkeypatch.setattr(backbone, "token_states", lambda *args: (passes.append(1), token_states(*args))[1])
 
     log_probs, entropy, mask, other = backbone.response_log_probs_compared(prompts, responses, 0.8, 1.0)
 
