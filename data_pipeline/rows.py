@@ -80,7 +80,10 @@ def _refuse_constant(constant: str) -> Any:
 
 def read_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each row as (row number from 1, object); the first unusable row raises RecordError."""
-    if file_format(path) == ".parquet":
+    kind = file_format(path)
+    if not Path(path).exists():
+        raise FileNotFoundError(f"no file {path}")
+    if kind == ".parquet":
         yield from _read_parquet(path)
         return
     for row, value in iterate_jsonl(path):

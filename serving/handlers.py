@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -50,8 +51,11 @@ def add_handlers(app: FastAPI, metrics: ServingMetrics) -> None:
 def _http(request: Request, error: HTTPException) -> Problem:
     """What Starlette and FastAPI refuse themselves."""
     if error.status_code == 404:
-        message = f"nothing at {shown(request.url.path)}; expected a path of /openapi.json"
-        return Problem(404, "unknown_path", message)
+        paths = [path for path in request.app.openapi()["paths"] if "{" not in path]
+        close = tuple(difflib.get_close_matches(request.url.path, paths, 3, 0.6))
+        meant = f"; did you mean {shown(close[0])}?" if close else ""
+        message = f"nothing at {shown(request.url.path)}{meant}; /openapi.json lists the paths"
+        return Problem(404, "unknown_path", message, similar=close)
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         return Problem(405, "wrong_method", f"{shown(request.method)} is not allowed here; expected {allowed}")

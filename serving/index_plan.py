@@ -38,6 +38,7 @@ class UpdatePlan:
         skills: what the index is going to hold.
         added, changed, removed: ids of skills; a skill whose fields are the same in every byte is unchanged.
         broken: records of indexed skills that are there and cannot be used; the index keeps what it has of them.
+        unusable: records of new skills that cannot be used.
         outdated: changed skills whose ``index_text`` no longer fits and was left out; only where the library has none.
         dropped: records by the reason for which cleaning removed them, the broken ones included.
     """
@@ -47,6 +48,7 @@ class UpdatePlan:
     changed: list[str]
     removed: list[str]
     broken: list[DroppedRecord]
+    unusable: list[DroppedRecord]
     outdated: list[str]
     dropped: dict[str, int]
 
@@ -101,7 +103,8 @@ def plan_update(index: SkillIndex, library: Library) -> UpdatePlan:
     skills += [old[skill_id] for skill_id in broken]
     removed = [skill_id for skill_id in old if skill_id not in present and skill_id not in broken]
     dropped = dict(Counter(record.reason for record in library.dropped))
-    return UpdatePlan(SkillCorpus(skills), added, changed, removed, list(broken.values()), outdated, dropped)
+    unusable = [r for r in library.dropped if r.skill_id not in old and r.skill_id not in present]
+    return UpdatePlan(SkillCorpus(skills), added, changed, removed, list(broken.values()), unusable, outdated, dropped)
 
 
 def _same_text(left: Skill, right: Skill) -> bool:

@@ -177,7 +177,7 @@ def _print_info(found: IndexInfo, versions: list[str]) -> None:
         print(f"{name:<11} {value}")
     without = found.n_skills - sum(found.domains.values())
     domains = sorted(found.domains.items(), key=lambda item: (-item[1], item[0]))
-    print(f"{'domains':<11} {len(domains)}" + (f"; {without:,} skills have none" if without else ""))
+    print(f"{'domains':<11} {len(domains)}" + (f"; {without:,} of the skills have none" if without else ""))
     for name, count in domains[:_SHOWN]:
         print(f"  {count:>7,}  {name}")
     if len(domains) > _SHOWN:
@@ -196,6 +196,9 @@ def _vectors(found: IndexInfo) -> str:
 
 
 def _print_update(updated: Updated, dry_run: bool = False) -> None:
+    if updated.plan.empty and not updated.plan.dropped:
+        print("up to date", flush=True)
+        return
     _print_plan(updated.plan)
     if updated.built is not None:
         print(_written(updated.built), flush=True)
@@ -214,6 +217,8 @@ def _print_plan(plan: UpdatePlan) -> None:
             print(f"    and {len(ids) - _SHOWN} more")
     for record in plan.broken[:_SHOWN]:
         print(f"  ! {record.skill_id} stays as it is indexed: {record.file}: {record.detail}")
+    for record in plan.unusable[:_SHOWN]:
+        print(f"  ! not usable, {record.reason}: {record.file}: {record.detail}")
     others = {reason: count for reason, count in plan.dropped.items() if count}
     if others:
         print("not usable: " + ", ".join(f"{reason} {count}" for reason, count in sorted(others.items())))
@@ -224,5 +229,5 @@ def _print_plan(plan: UpdatePlan) -> None:
 
 
 def _written(built: Built) -> str:
-    encoded = f", {built.encoded} encoded and {built.reused} taken over" if built.info.model is not None else ""
+    encoded = f", {built.encoded} encoded, {built.reused} already known" if built.info.model is not None else ""
     return f"version {built.info.version} with {built.info.n_skills} skills{encoded}"

@@ -35,7 +35,7 @@ def test_a_folder_of_skills_is_built_shown_and_updated(library, tmp_path, capsys
     status, out, _ = run(capsys, "index", "info", index, "--verify")
     assert status == 0
     assert "model       BM25 alone" in out
-    assert "12 skills have none" in out
+    assert "12 of the skills have none" in out
     assert "verified: all files of version" in out
 
     shutil.rmtree(library / "loudness-compliance-leveler")
@@ -60,7 +60,7 @@ def test_a_model_is_shown_with_its_vectors(library, tmp_path, capsys, tiny_folde
     arguments = ("--skills", library, "--out", tmp_path / "index", "--cache-dir", tmp_path / "cache", "--kind", "hnsw")
     status, out, _ = run(capsys, "index", "build", "--model", model, *arguments)
     assert status == 0
-    assert "12 encoded and 0 taken over" in out
+    assert "12 encoded, 0 already known" in out
     _, out, _ = run(capsys, "index", "info", tmp_path / "index")
     assert "32 components, hnsw; hnsw (M 32, efConstruction 64, efSearch 16) has recall@10 1.000" in out
     status, out, err = run(capsys, "index", "info", tmp_path / "index", "--json", "--verify")
