@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.latency_paths import METHODS
+from evaluation.paper_tables import TABLE11
 from evaluation.plots import INK, new_figure, save_figure, tidy_axes
 from evaluation.report import align_table
 
@@ -18,13 +19,11 @@ LABELS = {
     "rerank": "Retrieve, rerank",
 }
 PAPER_HARDWARE = "one A800-SXM4-80GB, PyTorch 2.6, 6,660 skills"
-PAPER = (
-    ("encoder", "SkillReason-Emb-0.6B", 31.58, None, None, 31.58),
-    ("encoder", "SkillReason-Emb-4B", 143.93, None, None, 143.93),
-    ("rationale", "SkillReason-0.6B", 49.79, 3101.31, None, 3151.10),
-    ("rationale", "SkillReason-4B", 217.93, 4019.34, None, 4237.27),
-    ("rerank", "SkillReason-Emb-0.6B × Rank-0.6B", 31.58, None, 1911.84, 1943.42),
-    ("rerank", "SkillReason-Emb-4B × Rank-4B", 143.93, None, 4710.06, 4853.99),
+_PAPER_PATHS = {"Retrieval only": "encoder", "Self-CoT augmentation": "rationale", "Retrieve–rerank": "rerank"}
+PAPER = tuple(
+    (_PAPER_PATHS[path], models, *figures)
+    for path, models, figures in ((*name.split(": "), figures) for name, figures in TABLE11.items())
+    if models.startswith("SkillReason")
 )
 """Table 11: method, models, and mean milliseconds of retrieval, generation, reranking and the whole."""
 _PHASES = {

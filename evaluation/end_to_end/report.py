@@ -8,20 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.end_to_end.run import FORMAT
+from evaluation.paper_tables import TABLE5, TABLE5_MODELS
 from evaluation.plots import INK, new_figure, save_figure, tidy_axes
 from evaluation.report import align_table
 
-PAPER_MODELS = ("Qwen3-4B", "Qwen3-32B", "Qwen3-235B", "Mistral3.1-24B", "Llama-3-70B")
-PAPER = {
-    "No skills": (38.81, 50.75, 54.30, 44.17, 42.02),
-    "Gold skills": (64.23, 68.84, 70.28, 65.21, 61.42),
-    "Qwen3-Emb-0.6B × Qwen3-Rank-0.6B": (58.00, 63.71, 64.64, 58.23, 55.37),
-    "Qwen3-Emb-4B × Qwen3-Rank-4B": (59.77, 63.64, 66.32, 60.27, 55.63),
-    "SkillRouter-Emb-0.6B × SkillRouter-Rank-0.6B": (58.56, 63.90, 64.73, 59.77, 53.77),
-    "SkillReason-Emb-0.6B × SkillReason-Rank-0.6B": (62.28, 67.87, 67.54, 63.03, 58.79),
-    "SkillReason-Emb-4B × SkillReason-Rank-4B": (63.84, 69.09, 68.96, 64.47, 59.83),
-}
-"""Table 5: accuracy in percent, by condition and downstream model."""
 _COLORS = {"none": "#cfcfcf", "gold": "#d4b13f"}
 _RETRIEVED = ("#2b6cb0", "#8fbbe3", "#dd7a2b", "#6a9f58", "#9467bd", "#c4577c", "#4aa3a2")
 
@@ -51,8 +41,8 @@ def table5(results: Sequence[Result], paper: bool = True) -> str:
     heads = [str(result["model"]) for result in results]
     ours = [{row["name"]: row for row in result["conditions"]} for result in results]
     names = list(dict.fromkeys(name for column in ours for name in column))
-    rows = [["Skill condition", *heads, *(f"{model} (paper)" for model in PAPER_MODELS if paper)]]
-    published = {_key(name): (name, figures) for name, figures in PAPER.items()} if paper else {}
+    rows = [["Skill condition", *heads, *(f"{model} (paper)" for model in TABLE5_MODELS if paper)]]
+    published = {_key(name): (name, figures) for name, figures in TABLE5.items()} if paper else {}
     for name in names:
         _, figures = published.pop(_key(name), (name, ()))
         cells = [_cell(column[name]) if name in column else "–" for column in ours]
@@ -142,7 +132,7 @@ def _cell(row: Mapping[str, Any]) -> str:
 
 
 def _published(figures: Sequence[float], paper: bool) -> list[str]:
-    return [f"{figure:.2f}" for figure in figures] or ["–"] * (len(PAPER_MODELS) if paper else 0)
+    return [f"{figure:.2f}" for figure in figures] or ["–"] * (len(TABLE5_MODELS) if paper else 0)
 
 
 def _percent(value: float | None) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 from evaluation.metrics import FULL_COVERAGE
 from evaluation.paper_figures import BENCHMARKS, METRICS, TABLES
+from evaluation.paper_tables import TABLE2, TABLE5, TABLE5_MODELS, TABLE7, TABLE8, TABLE10, TABLE11
 from evaluation.study_table import SHORT
 from evaluation.tables.layout import Column, Row, Table, with_paper
 from evaluation.tables.names import Names
-from evaluation.tables.paper import TABLE2, TABLE5, TABLE5_MODELS, TABLE7, TABLE8, TABLE10, TABLE11
 from evaluation.tables.sources import Found, Sources
 
 BENCH_LABELS = {"skillreason-bench": "SkillReason-Bench", "sra-bench": "SRA-Bench", "skillret": "SkillRet"}

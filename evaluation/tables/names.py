@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evaluation.tables.paper import public_name
+from evaluation.paper_tables import public_name
 from retrieval.retriever import split_model_spec
 
 

@@ -26,7 +26,7 @@ TABLE2: Figures = {
 }  # fmt: skip
 
 TABLE5_MODELS = ("Qwen3-4B", "Qwen3-32B", "Qwen3-235B", "Mistral3.1-24B", "Llama-3-70B")
-TABLE5: Figures = {
+TABLE5: Mapping[str, tuple[float, ...]] = {
     "No skills": (38.81, 50.75, 54.30, 44.17, 42.02),
     "Gold skills": (64.23, 68.84, 70.28, 65.21, 61.42),
     "Qwen3-Emb-0.6B × Qwen3-Rank-0.6B": (58.00, 63.71, 64.64, 58.23, 55.37),
