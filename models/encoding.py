@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from models.batching import plan_micro_batches
 
-CPU_TOKENS = 1024
+CPU_TOKENS = 2048
 """Padded tokens of a batch on a CPU: more do not fit its caches, fewer waste the matrix products (docs/performance.md)."""
 
 _TOKENIZED_AT_ONCE = 4096
