@@ -88,6 +88,11 @@ class CleaningResult:
         counts = Counter(record.reason for record in self.dropped)
         return {reason.value: counts[reason.value] for reason in Reason if counts[reason.value]}
 
+    @property
+    def reasons(self) -> str:
+        """The counts in words, as errors show them; empty where nothing was dropped."""
+        return ", ".join(f"{reason}: {count}" for reason, count in self.counts.items())
+
 
 def clean(records: Iterable[RawSkill], rules: CleaningRules | None = None) -> CleaningResult:
     """Keep the records that can serve as retrieval documents (C.2).

@@ -70,7 +70,7 @@ def ingest(
     write_json(report_path, outcome.to_dict())
     if not result.kept:
         raise ValueError(
-            f"no skill left of {len(raw)} read: {_counts(outcome.dropped) or 'the sources are empty'}; see {report_path}"
+            f"no skill left of {len(raw)} read: {result.reasons or 'the sources are empty'}; see {report_path}"
         )
     SkillCorpus(result.kept).to_jsonl(out)
     return outcome
@@ -167,7 +167,3 @@ def _raw_from_row(file: str, row: int, value: Mapping[str, Any]) -> RawSkill:
         value.get(body_key),
         metadata_from_row(value, {*known, "skill_id", "body"}),
     )
-
-
-def _counts(dropped: dict[str, int]) -> str:
-    return ", ".join(f"{reason}: {count}" for reason, count in sorted(dropped.items()))

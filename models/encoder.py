@@ -198,7 +198,8 @@ class SentenceTransformerEncoder:
         def run(batch: list[str], size: int, bar: bool = False) -> np.ndarray:
             return encode(batch, prompt=prompt, batch_size=size, show_progress_bar=bar, convert_to_numpy=True)
 
-        lengths = token_lengths(self._model, texts)
+        # one request needs no order, and a server should not tokenize it twice
+        lengths = token_lengths(self._model, texts) if len(texts) > 1 else None
         if lengths is None:
             embeddings = np.asarray(run(list(texts), batch_size, progress), dtype=np.float32)
         else:

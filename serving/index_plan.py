@@ -71,8 +71,9 @@ def read_library(skills: Sequence[str | Path] = (), corpus: str | Path | None = 
         return Library(SkillCorpus.from_jsonl(corpus), [], [absolute_path(corpus)], cleaned=False)
     result = clean(raw for path in skills for raw in read_raw(str(path)))
     if not result.kept:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in result.counts.items())
-        raise ValueError(f"no usable skill in {', '.join(map(str, skills))} ({reasons}); skillreason ingest says more")
+        raise ValueError(
+            f"no usable skill in {', '.join(map(str, skills))} ({result.reasons}); skillreason ingest says more"
+        )
     return Library(SkillCorpus(result.kept), result.dropped, [absolute_path(path) for path in skills], cleaned=True)
 
 

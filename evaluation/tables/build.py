@@ -67,7 +67,6 @@ def end_to_end_table(sources: Sources, names: Names, paper: str) -> Table | None
     if not sources.end_to_end:
         return None
     models = list(dict.fromkeys(names.of_model(value["model"]) for _, value in sources.end_to_end))
-    theirs = {name: names.of_model(name) for name in models}
     cells: dict[str, dict[str, float]] = {}
     notes = []
     for path, value in sources.end_to_end:
@@ -81,9 +80,7 @@ def end_to_end_table(sources: Sources, names: Names, paper: str) -> Table | None
     columns = [*models, *(name for name in TABLE5_MODELS if paper == "all" and name not in models)]
     figures = {
         label: tuple(
-            next(
-                (v for m, v in zip(TABLE5_MODELS, values, strict=True) if _same_model(m, theirs.get(name, name))), None
-            )
+            next((v for m, v in zip(TABLE5_MODELS, values, strict=True) if _same_model(m, name)), None)
             for name in columns
         )
         for label, values in TABLE5.items()
